@@ -1,0 +1,27 @@
+# libhocket: one object library, from it the shared and the static one. Sanitized and test builds use the static one, whose internal
+# symbols are visible to unit tests.
+file(GLOB_RECURSE HOCKET_SOURCES CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/*.c)
+list(FILTER HOCKET_SOURCES EXCLUDE REGEX "_test\\.c$")
+set(GENERATED ${CMAKE_BINARY_DIR}/gen/hki_isas.c ${CMAKE_BINARY_DIR}/gen/hki_algos.c ${CMAKE_BINARY_DIR}/gen/hki_transports.c)
+# Payload code is worth the vectoriser; each instruction set is one file compiled for it.
+file(GLOB KERN_SOURCES CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/kern/*.c)
+set_source_files_properties(${KERN_SOURCES} PROPERTIES COMPILE_OPTIONS "-O3")
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+  set_source_files_properties(${CMAKE_SOURCE_DIR}/src/kern/isa_avx2.c PROPERTIES COMPILE_OPTIONS "-O3;-mavx2;-mf16c")
+endif()
+
+find_package(Threads REQUIRED)
+add_library(hocket_objects OBJECT ${HOCKET_SOURCES} ${GENERATED})
+target_include_directories(hocket_objects PUBLIC ${CMAKE_SOURCE_DIR}/include PRIVATE ${CMAKE_SOURCE_DIR}/src)
+target_compile_definitions(hocket_objects PRIVATE _GNU_SOURCE HOCKET_BUILD)
+if(HOCKET_FAULTS)
+  target_compile_definitions(hocket_objects PRIVATE HOCKET_FAULTS)
+endif()
+add_library(hocket SHARED $<TARGET_OBJECTS:hocket_objects>)
+add_library(hocket_static STATIC $<TARGET_OBJECTS:hocket_objects>)
+set_target_properties(hocket PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR})
+set_target_properties(hocket_static PROPERTIES OUTPUT_NAME hocket)
+foreach(t hocket hocket_static)
+  target_include_directories(${t} PUBLIC $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}/include> $<INSTALL_INTERFACE:include>)
+  target_link_libraries(${t} PUBLIC Threads::Threads m)
+endforeach()

@@ -1,0 +1,172 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "algo/phases.h"
+
+/* ---- Folds ---- */
+
+void hki_fold_by_rank(hki_plan *p, const hki_call *c, uint32_t peer, hki_slice dst, hki_slice local)
+{
+    if (peer < c->rank) hki_plan_recv_reduce(p, peer, dst, local);
+    else hki_plan_reduce_recv(p, peer, dst, local);
+}
+
+void hki_fold_all(hki_plan *p, const hki_call *c, hki_slice dst, hki_slice own)
+{
+    hki_slice src[c->ranks];
+    for (uint32_t r = 0; r < c->ranks; r++) src[r] = r == c->rank ? own : hki_from(r);
+    hki_plan_reduce(p, dst, src, c->ranks);
+}
+
+void hki_fold_at_owners(hki_plan *p, const hki_call *c, hki_slice dst)
+{
+    const uint32_t P = c->ranks, me = c->rank;
+
+    /* Owners in the same order everywhere, this rank's own fold in its turn. A fold needs P messages at once, so with sends in
+     * any rotated order and fewer slots than owners, owners would wait for each other in a circle; in this order owner j waits
+     * for nothing but owners below j. */
+    for (uint32_t j = 0; j < P; j++) {
+        if (j != me) hki_plan_send(p, j, hki_in_part(c, P, j));
+        else hki_fold_all(p, c, dst, hki_in_part(c, P, me));
+    }
+}
+
+/* ---- Ring ---- */
+
+void hki_ring_reduce_scatter(hki_plan *p, const hki_call *c, hki_slice work, hki_slice result)
+{
+    const uint32_t P = c->ranks, me = c->rank, next = (me + 1) % P, prev = (me + P - 1) % P;
+    hki_slice mine = hki_in_part(c, P, prev);
+
+    /* Before step k `mine` is the fold of k + 1 ranks' part (me - k - 1), ending with this rank; part `me` comes last. */
+    for (uint32_t k = 0; k + 1 < P; k++) {
+        const uint32_t theirs = (me + 2 * P - k - 2) % P;
+        const hki_slice dst = theirs == me ? result : work.n == 1 ? work : hki_sub(work, theirs, 1);
+        hki_plan_send(p, next, mine);
+        hki_plan_recv_reduce(p, prev, dst, hki_in_part(c, P, theirs));
+        mine = dst;
+    }
+}
+
+void hki_ring_all_gather(hki_plan *p, const hki_call *c)
+{
+    const uint32_t P = c->ranks, me = c->rank, next = (me + 1) % P, prev = (me + P - 1) % P;
+
+    /* Before step k parts me - k .. me are here; pass on the one that came last. */
+    for (uint32_t k = 0; k + 1 < P; k++) {
+        hki_plan_send(p, next, hki_out_part(c, P, (me + P - k) % P));
+        hki_plan_recv(p, prev, hki_out_part(c, P, (me + 2 * P - k - 1) % P));
+    }
+}
+
+/* ---- Circulant graph ---- */
+
+/* Blocks i .. i + n - 1 of a slice that may wrap. */
+static hki_slice turn(const hki_plan *p, hki_slice s, uint32_t i, uint32_t n)
+{
+    return hki_blocks_of(s.buf, (s.first + i) % p->blocks[s.buf].n, n);
+}
+
+/* P halved j times, rounding up. */
+static uint32_t skip(uint32_t P, uint32_t j) { return ((P - 1) >> j) + 1; }
+
+void hki_circulant_reduce_scatter(hki_plan *p, const hki_call *c, hki_slice work, hki_slice result)
+{
+    const uint32_t P = c->ranks, me = c->rank;
+
+    /* Let R[i] be this rank's partial result of part me + i. Before round j only R[0 .. all) matter, and the R[0]'s to come need
+     * nothing else: the upper ones are handed to the rank `half` further, for which they are R[0 .. all - half). */
+    for (uint32_t j = 0; skip(P, j) > 1; j++) {
+        const uint32_t all = skip(P, j), half = skip(P, j + 1), n = all - half;
+        const hki_slice low = j ? turn(p, work, 0, n) : hki_in_parts(c, me, n);
+        const hki_slice high = j ? turn(p, work, half, n) : hki_in_parts(c, me + half, n);
+        hki_plan_send(p, (me + half) % P, high);
+        if (j == 0 && half > n) hki_plan_copy(p, turn(p, work, n, 1), hki_in_parts(c, me + n, 1)); /* odd: waits for its turn */
+        hki_plan_reduce_recv(p, (me + P - half) % P, half == 1 ? result : turn(p, work, 0, n), low);
+    }
+}
+
+void hki_circulant_all_gather(hki_plan *p, const hki_call *c)
+{
+    const uint32_t P = c->ranks, me = c->rank;
+
+    /* The same skips backwards: before round j parts me .. me + half - 1 are here, after it `all` of them. */
+    for (uint32_t j = hki_log2_ceil(P); j-- > 0;) {
+        const uint32_t all = skip(P, j), half = skip(P, j + 1), n = all - half;
+        hki_plan_send(p, (me + P - half) % P, hki_out_parts(c, me, n));
+        hki_plan_recv(p, (me + half) % P, hki_out_parts(c, me + half, n));
+    }
+}
+
+uint32_t hki_circulant_rounds(uint32_t P)
+{
+    /* Round j of the all-gather sends blocks [0, n); it depends on the latest earlier round that received one of them. */
+    uint32_t depth[32] = {0}, most = 0;
+    const uint32_t L = hki_log2_ceil(P);
+    for (uint32_t j = L; j-- > 0;) {
+        const uint32_t n = skip(P, j) - skip(P, j + 1);
+        for (uint32_t i = j + 1; i < L; i++)
+            if (skip(P, i + 1) < n) depth[j] = (uint32_t)hki_max(depth[j], depth[i]);
+        most = (uint32_t)hki_max(most, ++depth[j]);
+    }
+    return most;
+}
+
+/* ---- Core ---- */
+
+hki_core hki_core_of(uint32_t P)
+{
+    const uint32_t bits = hki_log2_floor(P);
+    return (hki_core){.members = 1u << bits, .bits = bits, .extras = P - (1u << bits)};
+}
+
+hki_slice hki_core_enter(hki_plan *p, const hki_call *c, hki_core k, hki_slice work)
+{
+    if (hki_core_is_extra(k, c->rank)) {
+        hki_plan_send(p, c->rank - 1, hki_in(c));
+        return hki_blocks_of(work.buf, 0, 0);
+    }
+    if (c->rank >= 2 * k.extras) return hki_in(c);
+    hki_plan_reduce_recv(p, c->rank + 1, work, hki_in(c));
+    return work;
+}
+
+void hki_core_leave(hki_plan *p, const hki_call *c, hki_core k, hki_slice result)
+{
+    if (c->rank >= 2 * k.extras) return;
+    if (hki_core_is_extra(k, c->rank)) hki_plan_recv(p, c->rank - 1, result);
+    else hki_plan_send(p, c->rank + 1, result);
+}
+
+hki_range hki_core_range(hki_core k, uint32_t v, uint32_t steps)
+{
+    uint32_t lo = 0, n = k.members;
+    for (uint32_t i = 0; i < steps; i++) {
+        n /= 2;
+        lo += v >> i & 1 ? n : 0;
+    }
+    return (hki_range){hki_core_rank(k, lo), hki_core_rank(k, lo + n)};
+}
+
+void hki_core_halve(hki_plan *p, const hki_call *c, hki_core k, hki_slice work)
+{
+    hki_slice mine = hki_core_enter(p, c, k, work);
+    const uint32_t v = hki_core_member(k, c->rank);
+
+    /* After step i the members that agree with v above bit i share the folds of their ranks' inputs, each keeping its own range.
+     * Neighbours first: the ranks folded so far are always a contiguous range. */
+    for (uint32_t i = 0; mine.n && i < k.bits; i++) {
+        const uint32_t other = v ^ 1u << i, peer = hki_core_rank(k, other);
+        const hki_range keep = hki_core_range(k, v, i + 1), give = hki_core_range(k, other, i + 1);
+        hki_plan_send(p, peer, hki_sub(mine, give.lo, give.hi - give.lo));
+        hki_fold_by_rank(p, c, peer, hki_sub(work, keep.lo, keep.hi - keep.lo), hki_sub(mine, keep.lo, keep.hi - keep.lo));
+        mine = work;
+    }
+}
+
+/* ---- Binomial tree ---- */
+
+uint32_t hki_binomial_children(uint32_t P, uint32_t v, uint32_t child[32])
+{
+    uint32_t n = 0;
+    for (uint32_t bit = 1; bit < P - v && !(v & bit); bit *= 2) child[n++] = v + bit;
+    return n;
+}

@@ -1,0 +1,295 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "boot/boot.h"
+
+#include "base/wire.h"
+#include "diag/log.h"
+#include "os/os.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+
+/* Frame: magic u32 | version u16 | kind u16 | job u64 | rank u32 | ranks u32 | bytes u32 | round u32, then `bytes` of body. */
+#define HEAD 32
+#define MAGIC 0x544f4248u /* "HBOT" */
+#define VERSION 1
+enum { COME = 1, TABLE, REFUSE };
+
+#define PATIENCE_US 5000000 /* for a connection to say who it is */
+#define STRANGERS 128       /* connections that have not said so yet */
+
+typedef struct guest {
+    int fd;
+    uint32_t rank;          /* ranks: not known yet */
+    uint8_t head[HEAD];
+    size_t got;             /* of head and body together, in this round */
+    uint64_t since_us;
+} guest;
+
+struct hki_meeting {
+    uint32_t ranks, rank, round;
+    uint64_t job;
+    char shown[300];
+    int listening[2];       /* host */
+    guest *guests;          /* host: room for ranks + STRANGERS */
+    uint32_t nguests;
+    int fd;                 /* others */
+};
+
+static void put_head(uint8_t *h, int kind, const hki_meeting *m, uint32_t bytes)
+{
+    hki_put32(h, MAGIC);
+    hki_put16(h + 4, VERSION);
+    hki_put16(h + 6, (uint16_t)kind);
+    hki_put64(h + 8, m->job);
+    hki_put32(h + 16, m->rank);
+    hki_put32(h + 20, m->ranks);
+    hki_put32(h + 24, bytes);
+    hki_put32(h + 28, m->round);
+}
+
+int hki_place_listen(hki_place *p, bool any_port, int out[2])
+{
+    out[0] = out[1] = -1;
+    if (*p->local && (out[0] = hki_unix_listen(p->local, 256)) < 0) return out[0];
+    if (!p->port && !any_port) return 0;
+    /* One chosen address is bound; several mean that any will do. */
+    out[1] = hki_tcp_listen(p->addresses == 1 ? p->address[0] : "", &p->port, 256);
+    if (out[1] >= 0) return 0;
+    hki_close(out[0]);
+    return out[1];
+}
+
+hki_meeting *hki_meeting_host(const int listening[2], const hki_place *p, uint32_t ranks, uint32_t rank)
+{
+    hki_meeting *m = hki_alloc(sizeof *m);
+    guest *guests = hki_alloc((ranks + STRANGERS) * sizeof *guests);
+    if (!m || !guests) {
+        hki_free(m);
+        hki_free(guests);
+        return NULL;
+    }
+    *m = (hki_meeting){.ranks = ranks, .rank = rank, .job = p->job, .guests = guests, .fd = -1, .listening = {listening[0], listening[1]}};
+    memcpy(m->shown, p->shown, sizeof m->shown);
+    return m;
+}
+
+void hki_meeting_close(hki_meeting *m)
+{
+    for (uint32_t i = 0; i < m->nguests; i++) hki_close(m->guests[i].fd);
+    hki_close(m->listening[0]);
+    hki_close(m->listening[1]);
+    hki_close(m->fd);
+    hki_free(m->guests);
+    hki_free(m);
+}
+
+/* ---- The host ---------------------------------------------------------------------------------------------------------- */
+
+static void refuse(hki_meeting *m, int fd, const char *why)
+{
+    uint8_t frame[HEAD + HKI_MEETING_TEXT];
+    put_head(frame, REFUSE, m, HKI_MEETING_TEXT);
+    hki_put_text(frame + HEAD, why, HKI_MEETING_TEXT);
+    hki_write_full(fd, frame, sizeof frame, hki_now_us() + 200000);
+}
+
+static void drop(hki_meeting *m, uint32_t i)
+{
+    hki_close(m->guests[i].fd);
+    m->guests[i] = m->guests[--m->nguests];
+}
+
+static bool present(const hki_meeting *m, uint32_t rank)
+{
+    for (uint32_t i = 0; i < m->nguests; i++)
+        if (m->guests[i].rank == rank) return true;
+    return rank == m->rank;
+}
+
+static void missing_text(const hki_meeting *m, char text[HKI_MEETING_TEXT])
+{
+    int n = snprintf(text, HKI_MEETING_TEXT, "at %.80s: did not come in time: rank", m->shown);
+    uint32_t left = 0;
+    for (uint32_t r = 0; r < m->ranks; r++) {
+        if (present(m, r)) continue;
+        if (++left <= 8) n += snprintf(text + n, (size_t)(HKI_MEETING_TEXT - n), " %u", r);
+    }
+    snprintf(text + n, (size_t)(HKI_MEETING_TEXT - n), "%s (%u of %u are here)", left > 8 ? " ..." : "", m->ranks - left, m->ranks);
+}
+
+/* A complete head of a newcomer. false: refused (the guest is to be dropped), with `fatal` text if the whole meeting fails. */
+static bool welcome(hki_meeting *m, guest *g, size_t bytes, char *fatal)
+{
+    const uint8_t *h = g->head;
+    char why[HKI_MEETING_TEXT];
+    const uint32_t rank = hki_get32(h + 16), ranks = hki_get32(h + 20);
+    if (hki_get32(h) != MAGIC || hki_get16(h + 6) != COME) return false; /* not one of us: no answer */
+    if (hki_get16(h + 4) != VERSION) snprintf(why, sizeof why, "meeting version %u there, %u here", hki_get16(h + 4), VERSION);
+    else if (hki_get64(h + 8) != m->job) snprintf(why, sizeof why, "another job meets at %.80s; use another port, or wait until it has started", m->shown);
+    else if (ranks != m->ranks) snprintf(fatal, HKI_MEETING_TEXT, "rank %u was told of %u ranks, rank %u of %u", rank, ranks, m->rank, m->ranks);
+    else if (rank >= m->ranks) snprintf(why, sizeof why, "rank %u of %u ranks", rank, ranks);
+    else if (present(m, rank)) snprintf(why, sizeof why, "rank %u is there already: two processes have the same rank, or two jobs the same place", rank);
+    else if (hki_get32(h + 24) != bytes) snprintf(why, sizeof why, "rank %u speaks another version of hocket", rank);
+    else return g->rank = rank, true;
+    refuse(m, g->fd, *fatal ? fatal : why);
+    return false;
+}
+
+typedef enum heard { HEARD_MORE, HEARD_ALL, HEARD_GONE } heard;
+
+/* Reads what there is of one guest's frame of this round. */
+static heard listen_to(hki_meeting *m, guest *g, uint8_t *all, size_t bytes, char *fatal)
+{
+    while (g->got < HEAD + bytes) {
+        const bool in_head = g->got < HEAD;
+        if (!in_head && g->rank >= m->ranks && !welcome(m, g, bytes, fatal)) return HEARD_GONE;
+        uint8_t *to = in_head ? g->head + g->got : all + g->rank * bytes + (g->got - HEAD);
+        const ssize_t n = hki_sock_read(g->fd, to, (in_head ? HEAD : HEAD + bytes) - g->got);
+        if (n < 0) return HEARD_GONE;
+        if (n == 0) return HEARD_MORE;
+        g->got += (size_t)n;
+    }
+    return hki_get32(g->head + 28) == m->round && hki_get32(g->head + 24) == bytes ? HEARD_ALL : HEARD_GONE;
+}
+
+static void let_in(hki_meeting *m)
+{
+    for (int k = 0; k < 2; k++)
+        for (int fd; m->listening[k] >= 0 && m->nguests < m->ranks - 1 + STRANGERS && (fd = hki_accept(m->listening[k])) >= 0;)
+            m->guests[m->nguests++] = (guest){.fd = fd, .rank = m->ranks, .since_us = hki_now_us()};
+}
+
+static void wait_for_any(hki_meeting *m, struct pollfd *p, size_t bytes, int ms)
+{
+    nfds_t n = 0;
+    for (int k = 0; k < 2; k++)
+        if (m->listening[k] >= 0) p[n++] = (struct pollfd){.fd = m->listening[k], .events = POLLIN};
+    for (uint32_t i = 0; i < m->nguests; i++)
+        if (m->guests[i].got < HEAD + bytes) p[n++] = (struct pollfd){.fd = m->guests[i].fd, .events = POLLIN};
+    poll(p, n, ms);
+}
+
+static hk_status collect(hki_meeting *m, uint8_t *all, size_t bytes, uint64_t deadline_us, char *text)
+{
+    struct pollfd *p = hki_alloc((m->ranks + STRANGERS + 2) * sizeof *p);
+    if (!p) return snprintf(text, HKI_MEETING_TEXT, "out of memory"), HK_NO_MEMORY;
+    hk_status status = HK_OK;
+    *text = 0;
+    for (;;) {
+        uint32_t heard_all = 1;
+        let_in(m);
+        for (uint32_t i = 0; i < m->nguests && !*text;) {
+            guest *g = &m->guests[i];
+            const uint32_t rank = g->rank;
+            const heard h = g->got == HEAD + bytes ? HEARD_ALL : listen_to(m, g, all, bytes, text);
+            const bool stranger = g->rank >= m->ranks && hki_now_us() - g->since_us > PATIENCE_US;
+            heard_all += h == HEARD_ALL;
+            if (h == HEARD_GONE && rank < m->ranks && m->round) snprintf(text, HKI_MEETING_TEXT, "rank %u left while the ranks were meeting", rank);
+            if (h == HEARD_GONE || stranger) drop(m, i);
+            else i++;
+        }
+        if (*text || heard_all == m->ranks) break;
+        if (hki_now_us() >= deadline_us) {
+            missing_text(m, text);
+            break;
+        }
+        wait_for_any(m, p, bytes, (int)hki_min(100, (deadline_us - hki_now_us()) / 1000 + 1));
+    }
+    if (*text) status = HK_BOOT;
+    hki_free(p);
+    return status;
+}
+
+static hk_status host_swap(hki_meeting *m, const void *mine, uint8_t *all, size_t bytes, uint64_t deadline_us, char *text)
+{
+    memcpy(all + m->rank * bytes, mine, bytes);
+    for (uint32_t i = 0; i < m->nguests; i++) m->guests[i].got = 0;
+    const hk_status status = collect(m, all, bytes, deadline_us, text);
+    uint8_t head[HEAD];
+    put_head(head, TABLE, m, (uint32_t)(m->ranks * bytes));
+    for (uint32_t i = 0; i < m->nguests; i++) {
+        const guest *g = &m->guests[i];
+        if (g->rank >= m->ranks) continue;
+        if (status) refuse(m, g->fd, text);
+        else if (hki_write_full(g->fd, head, HEAD, deadline_us) || hki_write_full(g->fd, all, m->ranks * bytes, deadline_us))
+            return snprintf(text, HKI_MEETING_TEXT, "rank %u left while the ranks were meeting", g->rank), HK_BOOT;
+    }
+    m->round++;
+    return status;
+}
+
+/* ---- The others -------------------------------------------------------------------------------------------------------- */
+
+/* One attempt: the local socket, then each address. A connected descriptor, or the last error. */
+static int attempt(const hki_place *p, uint64_t until_us)
+{
+    int fd = *p->local ? hki_unix_connect(p->local) : -ECONNREFUSED;
+    for (int i = 0; fd < 0 && p->port && i < p->addresses; i++) {
+        fd = hki_tcp_dial(p->address[i], p->port);
+        if (fd < 0) continue;
+        const int r = hki_poll_fd(fd, true, until_us) ? hki_tcp_connected(fd) : -ETIMEDOUT;
+        if (r == 0) return fd;
+        hki_close(fd);
+        fd = r;
+    }
+    return fd;
+}
+
+hki_meeting *hki_meeting_join(const hki_place *p, uint32_t ranks, uint32_t rank, uint64_t deadline_us, char text[HKI_MEETING_TEXT])
+{
+    hki_meeting *m = hki_alloc(sizeof *m);
+    if (!m) return snprintf(text, HKI_MEETING_TEXT, "out of memory"), NULL;
+    hki_prng chance = {.state = hki_now_us() ^ (uint64_t)rank << 40};
+    uint64_t pause_us = 500;
+    for (;;) {
+        const uint64_t now = hki_now_us();
+        const int fd = attempt(p, hki_min(deadline_us, now + 2000000));
+        if (fd >= 0) {
+            *m = (hki_meeting){.ranks = ranks, .rank = rank, .job = p->job, .fd = fd, .listening = {-1, -1}};
+            memcpy(m->shown, p->shown, sizeof m->shown);
+            return m;
+        }
+        if (hki_now_us() >= deadline_us) {
+            snprintf(text, HKI_MEETING_TEXT, "nobody answers at %.100s (%s): is the rank that meets the others started, and the address right?",
+                     p->shown, strerror(-fd));
+            hki_free(m);
+            return NULL;
+        }
+        /* Back off with jitter, so that many ranks do not come again at the same moment. */
+        hki_poll_fd(-1, false, hki_min(deadline_us, hki_now_us() + pause_us / 2 + hki_prng_below(&chance, pause_us)));
+        pause_us = hki_min(pause_us * 2, 50000);
+    }
+}
+
+static hk_status guest_swap(hki_meeting *m, const void *mine, uint8_t *all, size_t bytes, uint64_t deadline_us, char *text)
+{
+    uint8_t head[HEAD];
+    put_head(head, COME, m, (uint32_t)bytes);
+    /* The host keeps the time and says who is missing: a little more patience than its own, to hear that. */
+    const uint64_t until = deadline_us + 1000000;
+    int r = hki_write_full(m->fd, head, HEAD, until);
+    if (!r) r = hki_write_full(m->fd, mine, bytes, until);
+    const int sent = r;
+    r = hki_read_full(m->fd, head, HEAD, until); /* a refusal may be waiting even if writing failed */
+    if (r) return snprintf(text, HKI_MEETING_TEXT, "at %.80s: %s", m->shown, r == -ETIMEDOUT ? "no answer in time" : "the meeting was closed (did a rank fail?)"), HK_BOOT;
+    const uint32_t n = hki_get32(head + 24);
+    const uint16_t kind = hki_get16(head + 6);
+    if (hki_get32(head) == MAGIC && kind == REFUSE && n == HKI_MEETING_TEXT) {
+        uint8_t why[HKI_MEETING_TEXT];
+        if (hki_read_full(m->fd, why, sizeof why, until)) return snprintf(text, HKI_MEETING_TEXT, "refused at %.80s", m->shown), HK_BOOT;
+        hki_get_text(why, text, HKI_MEETING_TEXT);
+        return HK_BOOT;
+    }
+    if (sent || hki_get32(head) != MAGIC || hki_get16(head + 4) != VERSION || kind != TABLE || n != m->ranks * bytes || hki_get32(head + 28) != m->round)
+        return snprintf(text, HKI_MEETING_TEXT, "something that is not hocket, or another version of it, answers at %.80s", m->shown), HK_BOOT;
+    r = hki_read_full(m->fd, all, m->ranks * bytes, until);
+    m->round++;
+    return r ? (snprintf(text, HKI_MEETING_TEXT, "the meeting at %.80s broke off", m->shown), HK_BOOT) : HK_OK;
+}
+
+hk_status hki_meeting_swap(hki_meeting *m, const void *mine, void *all, size_t bytes, uint64_t deadline_us, char text[HKI_MEETING_TEXT])
+{
+    return m->fd < 0 ? host_swap(m, mine, all, bytes, deadline_us, text) : guest_swap(m, mine, all, bytes, deadline_us, text);
+}

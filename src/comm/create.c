@@ -1,0 +1,178 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Making and ending communicators. What is special to a way of meeting (env, id, threads, a parent) is in meet.c and derive.c. */
+#include "comm/comm.h"
+
+#include "diag/log.h"
+#include "net/mux.h"
+#include "os/os.h"
+
+#include <stdio.h>
+#include <string.h>
+
+bool hki_comm_local(const hk_comm *comm, uint32_t rank)
+{
+    return rank == comm->shape.rank || (comm->settings.transport != HKI_ONLY_TCP && comm->peers[rank]->view != NULL);
+}
+
+static hki_port *mux(hk_comm *comm, uint32_t channel)
+{
+    return hki_mux_port(comm->shm_ports[channel], comm->tcp_ports[channel], comm->peers, comm->settings.transport == HKI_ONLY_TCP);
+}
+
+static bool open_channels(hk_comm *comm)
+{
+    const uint32_t P = comm->shape.ranks;
+    for (uint32_t c = 0; c <= HKI_CHANNELS; c++) {
+        comm->shm_ports[c] = hki_shm_port(&comm->area, c);
+        if (comm->tcp) comm->tcp_ports[c] = hki_tcp_port(comm->tcp, c);
+        if (!comm->shm_ports[c] || (comm->tcp && !comm->tcp_ports[c])) return false;
+        comm->ports[c] = comm->tcp ? mux(comm, c) : comm->shm_ports[c];
+        comm->channels[c].sources = hki_alloc(2 * P * sizeof(void *));
+        comm->channels[c].places = hki_alloc((P + 1) * sizeof(void *));
+        if (!comm->ports[c] || !comm->channels[c].sources || !comm->channels[c].places) return false;
+    }
+    return true;
+}
+
+/* Messages may be as large as a slot. Everything here must come out alike on all ranks. */
+static void choose_slots(hk_comm *comm, bool crowded)
+{
+    hki_shape *s = &comm->shape;
+    s->channels = HKI_CHANNELS + 1;
+    s->slots = comm->settings.slots;
+    s->slot_bytes = comm->settings.slot_bytes ? comm->settings.slot_bytes : comm->any_tcp || crowded ? (size_t)256 << 10 : (size_t)64 << 10;
+    s->slot_bytes = hki_max(s->slot_bytes, (size_t)s->ranks * HKI_LINE);
+}
+
+hk_status hki_comm_make(hk_comm **out, hki_engine *e, const hki_settings *settings, hki_peers *block, hki_peer **peers, uint32_t ranks,
+                        uint32_t rank, uint64_t uid, char error[160])
+{
+    hk_comm *comm = hki_alloc(sizeof *comm);
+    if (!comm) return snprintf(error, 160, "out of memory"), HK_NO_MEMORY;
+    comm->magic = HKI_COMM_MAGIC;
+    comm->engine = e;
+    comm->settings = *settings;
+    comm->shape.uid = uid;
+    comm->shape.ranks = ranks;
+    comm->shape.rank = rank;
+    comm->peers = peers;
+    comm->peer_block = block;
+    comm->waiting_end = &comm->waiting;
+    for (uint32_t r = 0; r < ranks; r++) comm->any_tcp |= peers[r]->group != peers[0]->group;
+    comm->any_tcp = ranks > 1 && (comm->any_tcp || settings->transport == HKI_ONLY_TCP);
+    choose_slots(comm, block->crowded);
+    e->crowded |= block->crowded;
+    hk_status status = hki_area_open(&comm->area, &comm->shape, e->segment, peers, e->bell);
+    if (!status && comm->any_tcp) {
+        comm->tcp = e->tcp ? hki_tcp_comm_open(e->tcp, &comm->shape, peers, settings->pace) : NULL;
+        if (!comm->tcp) status = HK_NO_MEMORY;
+    }
+    if (!status && !open_channels(comm)) status = HK_NO_MEMORY;
+    if (status) {
+        snprintf(error, 160, "no memory for the lanes of %u ranks", ranks);
+        comm->peers = NULL;
+        comm->peer_block = NULL;
+        hki_comm_free(comm);
+        return status;
+    }
+    pthread_mutex_lock(&e->lock);
+    comm->next = e->comms;
+    e->comms = comm;
+    pthread_mutex_unlock(&e->lock);
+    *out = comm;
+    return HK_OK;
+}
+
+static void drop_peers(hk_comm *comm)
+{
+    hki_peers *b = comm->peer_block;
+    hki_free(comm->peers);
+    if (!b || atomic_fetch_sub(&b->users, 1) != 1) return;
+    for (uint32_t i = 0; i < b->n; i++)
+        if (b->peer[i].view) hki_engine_unview(comm->engine, b->peer[i].view);
+    hki_free(b->peer);
+    hki_free(b);
+}
+
+/* The lock is held, the communicator is in no list. */
+void hki_comm_free(hk_comm *comm)
+{
+    for (uint32_t c = 0; c <= HKI_CHANNELS; c++) {
+        if (comm->ports[c] && comm->ports[c] != comm->shm_ports[c]) comm->ports[c]->ops->close(comm->ports[c]);
+        if (comm->shm_ports[c]) comm->shm_ports[c]->ops->close(comm->shm_ports[c]);
+        if (comm->tcp_ports[c]) comm->tcp_ports[c]->ops->close(comm->tcp_ports[c]);
+        hki_free(comm->channels[c].temp);
+        hki_free(comm->channels[c].done);
+        hki_free(comm->channels[c].sources);
+        hki_free(comm->channels[c].places);
+    }
+    if (comm->tcp) hki_tcp_comm_close(comm->tcp);
+    hki_area_close(&comm->area);
+    hki_cache_free(comm);
+    hki_p2p_free(comm);
+    while (comm->free_tasks) {
+        hk_request *t = comm->free_tasks;
+        comm->free_tasks = t->next;
+        hki_free(t);
+    }
+    while (comm->uses) {
+        struct hki_use *u = comm->uses;
+        comm->uses = u->next;
+        hki_free(u);
+    }
+    drop_peers(comm);
+    hki_error_forget(comm);
+    comm->magic = 0;
+    hki_free(comm);
+}
+
+/* ---- Ending ------------------------------------------------------------------------------------------------------------ */
+
+static bool drained(void *arg)
+{
+    hk_comm *comm = arg;
+    if (comm->broken) return true;
+    if (comm->unfinished) return false;
+    for (uint32_t c = 0; c <= HKI_CHANNELS; c++)
+        for (uint32_t r = 0; r < comm->shape.ranks; r++)
+            if (r != comm->shape.rank && comm->ports[c]->ops->unread(comm->ports[c], r)) return false;
+    return !comm->tcp || hki_tcp_flushed(comm->tcp);
+}
+
+/* Every message to this rank belonged to an operation it made; one left over shows that the ranks' calls differed. */
+static void look_for_leftovers(hk_comm *comm)
+{
+    for (uint32_t c = 0; c < HKI_CHANNELS && !comm->broken; c++)
+        for (uint32_t r = 0; r < comm->shape.ranks && !comm->broken; r++) {
+            hki_msg m;
+            if (r == comm->shape.rank || comm->ports[c]->ops->peek(comm->ports[c], r, &m) != HKI_GO) continue;
+            hk_request none = {.comm = comm, .kind = HKI_TASK_COLLECTIVE, .seq = comm->seq};
+            const hki_desc left = {.op = HKI_OPS};
+            none.desc = &left;
+            hki_comm_fail(comm, HK_MISMATCH, r, &none, hki_now_us());
+        }
+}
+
+HK_API hk_status hk_comm_destroy(hk_comm *comm)
+{
+    if (!comm) return HK_OK;
+    hk_status status = hki_comm_usable(comm);
+    if (status) return status;
+    hki_engine *e = comm->engine;
+    pthread_mutex_lock(&e->lock);
+    const uint64_t limit = hki_now_us() + comm->settings.timeout_us;
+    if (!comm->broken && !hki_wait_until(e, drained, comm, limit)) hki_comm_fail(comm, HK_TIMEOUT, comm->shape.rank, comm->tasks, hki_now_us());
+    look_for_leftovers(comm);
+    status = comm->broken ? (hk_status)comm->notice.status : HK_OK;
+    hk_comm **at = &e->comms;
+    while (*at != comm) at = &(*at)->next;
+    *at = comm->next;
+    hki_area_ring(&comm->area);
+    hki_comm_free(comm);
+    pthread_mutex_unlock(&e->lock);
+    hki_engine_put(e);
+    return status;
+}
+
+HK_API int hk_comm_rank(const hk_comm *comm) { return comm ? (int)comm->shape.rank : -1; }
+HK_API int hk_comm_ranks(const hk_comm *comm) { return comm ? (int)comm->shape.ranks : -1; }

@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The engine: what all communicators of a process share. It owns the segment, the doorbell, the listening port, the epoll set and the
+ * list of communicators. One per process, made by the first communicator and counted; hk_comm_create_local makes one per rank.
+ *
+ * One lock guards an engine and everything of its communicators. It is never held across a sleep. Whoever waits pumps every
+ * communicator, so waiting on one never starves another. */
+#ifndef HKI_ENGINE_H
+#define HKI_ENGINE_H
+
+#include "net/net.h"
+#include "net/tcp.h"
+
+#include <pthread.h>
+
+/* Engines of one process that see each other's memory directly (hk_comm_create_local); freed when the last of them closes. */
+typedef struct hki_world {
+    _Atomic uint32_t users;
+    uint32_t n;
+    hki_segment *segments;
+    struct { int fd; char name[32]; } *bells;
+} hki_world;
+
+typedef struct hki_engine {
+    pthread_mutex_t lock;
+    uint32_t users;              /* communicators */
+    uint64_t generation;         /* of fork(): differs in a child */
+    hki_segment *segment;
+    hki_world *world;            /* NULL: the process-wide engine */
+    _Atomic uint32_t world_users; /* communicators of an engine of a world, beyond the first */
+    int bell, epoll, fd_listener;
+    char bell_name[32];
+    hki_tcp *tcp;                /* NULL until a communicator needs it */
+    hki_view *views;             /* segments of others mapped here, counted */
+    hk_comm *comms;
+    uint32_t sleepers;
+    bool crowded;                /* more ranks on this host than CPUs */
+    uint64_t progress;           /* grows whenever something moved */
+    uint64_t waits, sleeps;
+} hki_engine;
+
+/* The process-wide engine, counted; NULL with text in error. */
+hki_engine *hki_engine_get(char error[160]);
+/* n engines of one world; false without memory or descriptors. */
+bool hki_engine_world(hki_engine **engines, uint32_t n, char error[160]);
+void hki_engine_put(hki_engine *);
+
+/* fork() generation now: an engine of another generation belongs to the parent. */
+uint64_t hki_fork_generation(void);
+
+/* Does what can be done now on every communicator; the lock is held. */
+void hki_engine_pump(hki_engine *);
+/* Looks after deadlines, dead peers, notices and stall lines; the lock is held. */
+void hki_engine_check(hki_engine *, uint64_t now_us);
+/* The counted view of a segment, from a descriptor that others sent (taken over) or one already mapped; NULL: cannot be shared. */
+hki_view *hki_engine_view(hki_engine *, int fd, uint64_t token, const char *bell);
+void hki_engine_unview(hki_engine *, hki_view *);
+/* Wakes threads of this engine that sleep. */
+void hki_engine_wake(hki_engine *);
+
+#endif

@@ -1,0 +1,195 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * How a communicator breaks, and how its ranks come to tell the same story. Whoever finds a cause first writes it where the others
+ * look (its area, its sockets); whoever waits looks at the others each 50 ms and adopts what it finds, so one cause reaches all. */
+#include "comm/comm.h"
+
+#include "diag/log.h"
+#include "os/os.h"
+
+#include <stdio.h>
+#include <string.h>
+
+void hki_comm_break(hk_comm *comm, const hki_notice *n)
+{
+    if (comm->broken) return;
+    comm->broken = true;
+    comm->notice = *n;
+    char text[HKI_TEXT];
+    hki_notice_text(n, comm->peers, comm->shape.ranks, comm->shape.rank, text);
+    snprintf(comm->error, sizeof comm->error, "rank %u: %.*s", comm->shape.rank, HKI_TEXT - 24, text);
+    HKI_LOG(WARN, COLL, comm->shape.rank, "%s", text);
+    if (comm->area.base) hki_area_fail(&comm->area, n);
+    if (comm->tcp) hki_tcp_fail(comm->tcp, n);
+    while (comm->tasks) hki_task_finish(comm->tasks, (hk_status)n->status);
+    for (uint32_t c = 0; c <= HKI_CHANNELS; c++) comm->channels[c].head = comm->channels[c].tail = NULL;
+    comm->engine->progress++;
+    hki_engine_wake(comm->engine);
+}
+
+static bool entered(hk_comm *comm, uint32_t rank, uint64_t seq, hki_record *r)
+{
+    if (hki_comm_local(comm, rank)) return hki_area_entered(&comm->area, rank, seq, r);
+    return comm->tcp && hki_tcp_entered(comm->tcp, rank, seq, r);
+}
+
+/* What the culprit called instead: its call of the same number, or the one whose message is in the way. */
+static void their_call(hk_comm *comm, uint32_t culprit, uint64_t seq, hki_cause *c)
+{
+    hki_record r;
+    if (!entered(comm, culprit, seq, &r)) return;
+    c->their_seq = r.seq;
+    memcpy(&c->theirs, r.body, sizeof c->theirs);
+}
+
+void hki_comm_fail(hk_comm *comm, hk_status status, uint32_t culprit, const hk_request *t, uint64_t now_us)
+{
+    hki_notice n = {.status = status, .culprit = culprit};
+    hki_cause c = {.reporter = comm->shape.rank};
+    if (t && t->desc) {
+        c.seq = t->seq;
+        c.mine = *t->desc;
+        if (t->started && t->entry) {
+            c.step = t->run.steps_done;
+            c.steps = t->entry->program.windows * t->entry->plan.nsteps;
+        }
+        if (t->issued_us && now_us > t->issued_us) c.waited_ms = (uint32_t)((now_us - t->issued_us) / 1000);
+        if (status == HK_MISMATCH && t->kind == HKI_TASK_COLLECTIVE) their_call(comm, culprit, t->seq, &c);
+    }
+    memcpy(n.body, &c, sizeof c);
+    hki_comm_break(comm, &n);
+}
+
+/* ---- Looking after the others ------------------------------------------------------------------------------------------ */
+
+static bool adopt(hk_comm *comm, uint64_t now_us)
+{
+    hki_notice n;
+    for (uint32_t r = 0; comm->area.base && r < comm->shape.ranks; r++) {
+        if (r == comm->shape.rank || !hki_comm_local(comm, r)) continue;
+        hki_area_head *h = hki_area_of(&comm->area, r);
+        if (!h || atomic_load(&h->uid) != comm->shape.uid || atomic_load(&h->state) != HKI_AREA_FAILED) continue;
+        n = h->notice;
+        if (n.status > HK_TIMEOUT || n.status < HK_CORRUPT || n.culprit >= comm->shape.ranks) continue;
+        hki_comm_break(comm, &n);
+        return true;
+    }
+    if (comm->tcp && hki_tcp_notice(comm->tcp, &n, now_us) && n.culprit < comm->shape.ranks) {
+        if (n.status == HK_PEER_LOST || n.status == HK_PEER_LEFT) { /* made here: say in which operation */
+            hki_cause c;
+            memcpy(&c, n.body, sizeof c);
+            if (c.mine.op == 0 && c.seq == 0) hki_comm_fail(comm, (hk_status)n.status, n.culprit, comm->tasks, now_us);
+        }
+        if (!comm->broken) hki_comm_break(comm, &n);
+        return true;
+    }
+    return false;
+}
+
+/* Gone for good, by shared memory's signs: its area withdrawn, or its process ended. */
+static hk_status fate(hk_comm *comm, uint32_t rank)
+{
+    hki_area_head *h = hki_area_of(&comm->area, rank);
+    const hki_view *v = comm->peers[rank]->view;
+    if (h && atomic_load(&h->uid) != comm->shape.uid) return HK_PEER_LEFT;
+    if (v && v->fd >= 0 && !hki_life_held(v->fd)) return HK_PEER_LOST;
+    return HK_OK;
+}
+
+static uint32_t waited_for(const hk_request *t)
+{
+    if (t->kind == HKI_TASK_SEND || t->kind == HKI_TASK_RECV) return hki_p2p_waiting_for(t);
+    return t->started ? t->run.waiting_for : UINT32_MAX;
+}
+
+/* One look at the rank a task waits for: is it there, and has it called the same? */
+static bool look_after(hk_comm *comm, const hk_request *t, uint32_t rank, uint64_t now_us)
+{
+    if (rank >= comm->shape.ranks || rank == comm->shape.rank) return true;
+    if (hki_comm_local(comm, rank)) {
+        const hk_status status = fate(comm, rank);
+        if (status) {
+            if (!adopt(comm, now_us)) hki_comm_fail(comm, status, rank, t, now_us);
+            return false;
+        }
+    } else if (comm->tcp) {
+        if (hki_tcp_left(comm->tcp, rank)) {
+            if (!adopt(comm, now_us)) hki_comm_fail(comm, HK_PEER_LEFT, rank, t, now_us);
+            return false;
+        }
+        hki_tcp_probe(comm->tcp, rank, now_us);
+    }
+    hki_record r;
+    if (t->kind == HKI_TASK_COLLECTIVE && entered(comm, rank, t->seq, &r) && r.fingerprint != t->fingerprint) {
+        hki_comm_fail(comm, HK_MISMATCH, rank, t, now_us);
+        return false;
+    }
+    return true;
+}
+
+static void stall_line(hk_comm *comm, hk_request *t, uint32_t rank, uint64_t now_us)
+{
+    char what[96], who[160];
+    hki_desc_text(t->desc, what, sizeof what);
+    hki_rank_text(comm->peers, comm->shape.ranks, rank, who, sizeof who);
+    const uint32_t steps = t->entry ? t->entry->program.windows * t->entry->plan.nsteps : 1;
+    HKI_LOG(WARN, COLL, comm->shape.rank, "rank %u: %s #%llu has waited %.0f s for %s, %u of %u steps done", comm->shape.rank, what,
+            (unsigned long long)t->seq, (double)(now_us - t->issued_us) / 1e6, who, t->started ? t->run.steps_done : 0, steps);
+    t->stalls++;
+    t->next_stall_us = t->stalls < 3 ? t->issued_us + (comm->settings.stall_us << t->stalls) : UINT64_MAX;
+}
+
+static void show(hk_comm *comm, const hk_request *t, uint32_t waiting)
+{
+    if (!comm->area.base) return;
+    hki_now *now = &hki_area_mine(&comm->area)->now;
+    atomic_store_explicit(&now->waiting_for, waiting, memory_order_relaxed);
+    atomic_store_explicit(&now->state, 2, memory_order_relaxed);
+    atomic_store_explicit(&now->since_us, t->issued_us, memory_order_relaxed);
+    if (t->kind != HKI_TASK_COLLECTIVE || !t->started) return;
+    atomic_store_explicit(&now->step, t->run.steps_done, memory_order_relaxed);
+    atomic_store_explicit(&now->steps, t->entry->program.windows * t->entry->plan.nsteps, memory_order_relaxed);
+}
+
+/* false: the communicator broke. */
+static bool check_task(hk_comm *comm, hk_request *t, uint64_t now_us)
+{
+    if (!t->issued_us) {
+        t->issued_us = now_us;
+        t->next_stall_us = now_us + comm->settings.stall_us;
+    }
+    const uint32_t rank = waited_for(t);
+    const bool active = t->kind == HKI_TASK_SEND || t->kind == HKI_TASK_RECV || t->started;
+    if (active) {
+        show(comm, t, rank);
+        if (!look_after(comm, t, rank, now_us)) return false;
+        if (now_us >= t->next_stall_us) stall_line(comm, t, rank, now_us);
+    }
+    if (now_us - t->issued_us < t->timeout_us) return true;
+    if (!adopt(comm, now_us)) hki_comm_fail(comm, HK_TIMEOUT, rank < comm->shape.ranks ? rank : comm->shape.rank, t, now_us);
+    return false;
+}
+
+void hki_comm_check(hk_comm *comm, uint64_t now_us)
+{
+    if (comm->broken) return;
+    if (atomic_load(&comm->aborted)) {
+        hki_comm_fail(comm, HK_ABORTED, comm->shape.rank, comm->tasks, now_us);
+        return;
+    }
+    if (adopt(comm, now_us)) return;
+    for (hk_request *t = comm->tasks; t; t = t->next)
+        if (t->kind != HKI_TASK_GROUP && !check_task(comm, t, now_us)) return;
+}
+
+HK_API hk_status hk_comm_abort(hk_comm *comm)
+{
+    if (!comm || comm->magic != HKI_COMM_MAGIC) return hki_error(NULL, HK_INVALID, "comm is not a communicator");
+    /* No lock: whoever holds it may be stuck. The waiting threads look at the flag at the end of their slice, or when rung. */
+    atomic_store(&comm->aborted, true);
+    hki_bell_ring(comm->engine->bell, comm->engine->bell_name);
+    if (pthread_mutex_trylock(&comm->engine->lock)) return HK_OK;
+    hki_comm_check(comm, hki_now_us());
+    pthread_mutex_unlock(&comm->engine->lock);
+    return HK_OK;
+}

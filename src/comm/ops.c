@@ -1,0 +1,282 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The public collectives: arguments checked, a call made of them, an algorithm chosen, a task issued. Until the task is submitted
+ * nothing has been sent, so every error here leaves the communicator and its peers as they were. */
+#include "comm/comm.h"
+#include "comm/redop.h"
+
+#include "kern/kern.h"
+#include "os/os.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* Everything a public call may give. */
+typedef struct given {
+    hki_op op;
+    const void *send;
+    void *recv;
+    size_t count;
+    hk_dtype dtype;
+    hk_redop redop;
+    int root;
+    const size_t *in_counts, *in_displs, *out_counts, *out_displs;
+} given;
+
+static hk_status options_of(hk_comm *comm, hki_op op, const hk_options *given_options, hk_options *o)
+{
+    *o = (hk_options)HK_OPTIONS_INIT;
+    if (!given_options) return HK_OK;
+    if (given_options->size < offsetof(hk_options, tag) || given_options->size > 4096)
+        return hki_error(comm, HK_INVALID, "%s: options.size is %zu: start from HK_OPTIONS_INIT", hki_op_name(op), given_options->size);
+    memcpy(o, given_options, hki_min(sizeof *o, given_options->size));
+    if (o->wire) return hki_error(comm, HK_UNSUPPORTED, "%s: options.wire: this build sends full precision only", hki_op_name(op));
+    if (o->after_count) return hki_error(comm, HK_UNSUPPORTED, "%s: options.after: this build has no events yet", hki_op_name(op));
+    return HK_OK;
+}
+
+/* Elements from the first to past the last of a buffer's blocks; SIZE_MAX if that overflows. */
+static size_t extent(uint32_t blocks, const size_t *counts, const size_t *displs, size_t count, size_t elem)
+{
+    size_t end = 0, packed = 0;
+    for (uint32_t b = 0; b < blocks; b++) {
+        const size_t len = counts ? counts[b] : count, off = displs ? displs[b] : packed;
+        size_t stop;
+        if (__builtin_add_overflow(off, len, &stop) || __builtin_add_overflow(packed, len, &packed)) return SIZE_MAX;
+        if (len) end = hki_max(end, stop);
+    }
+    size_t bytes;
+    return __builtin_mul_overflow(end, elem, &bytes) || bytes > SIZE_MAX / 2 ? SIZE_MAX : bytes;
+}
+
+/* Which sides this rank has, and where its own block stands for in place. */
+static void sides(const given *g, uint32_t P, uint32_t rank, size_t *in, size_t *out, size_t *own)
+{
+    const size_t elem = hk_dtype_size(g->dtype), n = g->count;
+    const bool root = (int)rank == g->root;
+    *own = 0;
+    switch (g->op) {
+    case HKI_ALL_REDUCE: *in = *out = extent(1, NULL, NULL, n, elem); break;
+    case HKI_BROADCAST: *in = root ? extent(1, NULL, NULL, n, elem) : 0, *out = extent(1, NULL, NULL, n, elem); break;
+    case HKI_REDUCE: *in = extent(1, NULL, NULL, n, elem), *out = root ? *in : 0; break;
+    case HKI_ALL_GATHER: *in = extent(1, NULL, NULL, n, elem), *out = extent(P, NULL, NULL, n, elem), *own = rank * n * elem; break;
+    case HKI_GATHER: *in = extent(1, NULL, NULL, n, elem), *out = root ? extent(P, NULL, NULL, n, elem) : 0, *own = rank * n * elem; break;
+    case HKI_REDUCE_SCATTER: *in = extent(P, NULL, NULL, n, elem), *out = extent(1, NULL, NULL, n, elem), *own = rank * n * elem; break;
+    case HKI_SCATTER: *in = root ? extent(P, NULL, NULL, n, elem) : 0, *out = extent(1, NULL, NULL, n, elem), *own = rank * n * elem; break;
+    case HKI_ALL_TO_ALL: *in = *out = extent(P, NULL, NULL, n, elem); break;
+    case HKI_ALL_GATHER_V: *in = extent(1, g->out_counts + rank, NULL, 0, elem), *out = extent(P, g->out_counts, g->out_displs, 0, elem); break;
+    case HKI_REDUCE_SCATTER_V: *in = extent(P, g->in_counts, g->in_displs, 0, elem), *out = extent(1, g->in_counts + rank, NULL, 0, elem); break;
+    case HKI_ALL_TO_ALL_V:
+        *in = extent(P, g->in_counts, g->in_displs, 0, elem), *out = extent(P, g->out_counts, g->out_displs, 0, elem);
+        break;
+    default: *in = *out = 0; break;
+    }
+    const size_t *counts = g->op == HKI_ALL_GATHER_V ? g->out_counts : g->op == HKI_REDUCE_SCATTER_V ? g->in_counts : NULL;
+    const size_t *displs = g->op == HKI_ALL_GATHER_V ? g->out_displs : g->in_displs;
+    if (counts && displs) *own = displs[rank] * elem;
+    else if (counts) *own = extent(rank, counts, NULL, 0, elem);
+}
+
+/* Is this call in place? An overlap that is not exactly in place is an error. */
+static hk_status placement(hk_comm *comm, const given *g, size_t in, size_t out, size_t own, bool *in_place)
+{
+    const uint8_t *s = g->send, *r = g->recv;
+    const char *name = hki_op_name(g->op);
+    *in_place = false;
+    if (in == SIZE_MAX || out == SIZE_MAX) return hki_error(comm, HK_INVALID, "%s: counts and displacements exceed the address space", name);
+    if (in && !s) return hki_error(comm, HK_INVALID, "%s: send is NULL but %zu bytes are to be read", name, in);
+    if (out && !r) return hki_error(comm, HK_INVALID, "%s: recv is NULL but %zu bytes are to be written", name, out);
+    const size_t elem = hk_dtype_size(g->dtype);
+    if ((in && (uintptr_t)s % elem) || (out && (uintptr_t)r % elem))
+        return hki_error(comm, HK_INVALID, "%s: %s is not aligned to its %zu-byte elements", name, in && (uintptr_t)s % elem ? "send" : "recv", elem);
+    if (!in || !out || (uintptr_t)s >= (uintptr_t)r + out || (uintptr_t)r >= (uintptr_t)s + in) return HK_OK;
+    const bool never = g->op == HKI_ALL_TO_ALL || g->op == HKI_ALL_TO_ALL_V;
+    const uint8_t *whole = in < out ? r : s, *part = in < out ? s : r; /* equal sizes: own is 0 */
+    if (comm->shape.ranks > 1 ? !never && part == whole + own : s == r) return *in_place = true, HK_OK;
+    return hki_error(comm, HK_INVALID, "%s: send and recv overlap without being in place%s", name,
+                     never ? "; this operation has no in-place form" : " (see hocket.h for where recv must be)");
+}
+
+static hk_status check(hk_comm *comm, const given *g, hki_call *c, size_t *in, size_t *out)
+{
+    const char *name = hki_op_name(g->op);
+    if (hk_dtype_size(g->dtype) == 0) return hki_error(comm, HK_INVALID, "%s: dtype %d is none of HK_I8 ... HK_F64", name, (int)g->dtype);
+    if (hki_op_rooted(g->op) && (g->root < 0 || g->root >= (int)comm->shape.ranks))
+        return hki_error(comm, HK_INVALID, "%s: root %d is no rank of this communicator (0 to %u)", name, g->root, comm->shape.ranks - 1);
+    if (g->op == HKI_ALL_GATHER_V && !g->out_counts) return hki_error(comm, HK_INVALID, "%s: counts is NULL", name);
+    if (g->op == HKI_REDUCE_SCATTER_V && !g->in_counts) return hki_error(comm, HK_INVALID, "%s: counts is NULL", name);
+    if (g->op == HKI_ALL_TO_ALL_V && (!g->in_counts || !g->out_counts))
+        return hki_error(comm, HK_INVALID, "%s: %s is NULL", name, g->in_counts ? "recvcounts" : "sendcounts");
+    *c = (hki_call){.op = g->op, .ranks = comm->shape.ranks, .rank = comm->shape.rank, .root = (uint32_t)g->root, .dtype = g->dtype,
+                    .redop = g->redop, .count = g->count, .in_counts = g->in_counts, .in_displs = g->in_displs,
+                    .out_counts = g->out_counts, .out_displs = g->out_displs};
+    c->red.commutes = true;
+    if (hki_op_reduces(g->op)) {
+        if (!hki_redop_resolve(g->redop, c->ranks, &c->red)) return hki_error(comm, HK_INVALID, "%s: op is no reduction", name);
+        if (!hki_fold_supported(g->dtype, &c->red))
+            return hki_error(comm, HK_UNSUPPORTED, "%s: %s is not defined for %s", name, hki_redop_name(g->redop), hk_dtype_name(g->dtype));
+    }
+    size_t own;
+    sides(g, c->ranks, c->rank, in, out, &own);
+    return placement(comm, g, *in, *out, own, &c->in_place);
+}
+
+/* The entry of an open group of the calling thread, or NULL. */
+static hki_group *group_here(hk_comm *comm)
+{
+    for (hki_group *g = comm->groups; g; g = g->next)
+        if (pthread_equal(g->owner, pthread_self())) return g;
+    return NULL;
+}
+
+hk_status hki_issue(hk_comm *comm, hk_request *t, hk_request **request)
+{
+    hki_group *g = comm->groups ? group_here(comm) : NULL;
+    if (g) {
+        if (g->last) g->last->queue = t;
+        else g->first = t;
+        g->last = t;
+        return HK_OK;
+    }
+    if (request) t->issued_us = hki_now_us(), t->next_stall_us = t->issued_us + comm->settings.stall_us;
+    t->held = true;
+    hki_task_submit(comm, t);
+    if (t->kind == HKI_TASK_COLLECTIVE) hki_task_run_channel(comm, t->channel);
+    else hki_p2p_pump(comm);
+    if (request) {
+        *request = t;
+        return HK_OK;
+    }
+    if (!t->finished) hki_wait(comm->engine, &t, 1, true, UINT64_MAX);
+    const hk_status status = t->status;
+    hki_task_recycle(t);
+    return status;
+}
+
+static hk_status forced_algorithm(hk_comm *comm, hki_op op, const hk_options *o, const hki_algo **forced)
+{
+    *forced = comm->settings.forced.by_op[op];
+    if (!o->algorithm || (*forced = hki_algo_find(op, o->algorithm))) return HK_OK;
+    return hki_error(comm, HK_INVALID, "%s: no algorithm '%.40s'; `hocket info algos` lists them", hki_op_name(op), o->algorithm);
+}
+
+static hk_status issue_locked(hk_comm *comm, const hki_call *c, const given *g, size_t in, size_t out, const hk_options *o, hk_request **request)
+{
+    hk_status status;
+    char error[160];
+    if (comm->broken) return (hk_status)comm->notice.status;
+    if (HKI_UNLIKELY(atomic_load_explicit(&comm->aborted, memory_order_relaxed))) {
+        hki_comm_check(comm, hki_now_us());
+        return HK_ABORTED;
+    }
+    const hki_algo *forced;
+    if ((status = forced_algorithm(comm, c->op, o, &forced))) return status;
+    hki_entry *e = hki_cache_get(comm, c, forced, o->tag, &status, error);
+    if (!e) return hki_error(comm, status, "%s", status == HK_NO_MEMORY ? "out of memory for a plan" : error);
+    hk_request *t = hki_task_new(comm, HKI_TASK_COLLECTIVE);
+    if (!t) {
+        hki_cache_unpin(e);
+        return hki_error(comm, HK_NO_MEMORY, "out of memory for a request");
+    }
+    t->entry = e;
+    t->desc = &e->desc;
+    t->in = g->send;
+    t->out = g->recv;
+    t->in_bytes = in;
+    t->out_bytes = out;
+    t->timeout_us = o->timeout_us ? o->timeout_us : comm->settings.timeout_us;
+    return hki_issue(comm, t, request);
+}
+
+static hk_status collective(const given *g, hk_comm *comm, const hk_options *options, hk_request **request)
+{
+    hk_options o;
+    hki_call c;
+    size_t in = 0, out = 0;
+    if (request) *request = NULL;
+    hk_status status = hki_comm_usable(comm);
+    if (HKI_UNLIKELY(status)) return status;
+    pthread_mutex_lock(&comm->engine->lock);
+    status = options_of(comm, g->op, options, &o);
+    if (!status) status = check(comm, g, &c, &in, &out);
+    if (!status) status = issue_locked(comm, &c, g, in, out, &o, request);
+    pthread_mutex_unlock(&comm->engine->lock);
+    return status;
+}
+
+/* ---- The public calls -------------------------------------------------------------------------------------------------- */
+
+HK_API hk_status hk_all_reduce(const void *send, void *recv, size_t count, hk_dtype dtype, hk_redop op, hk_comm *comm, const hk_options *options,
+                               hk_request **request)
+{
+    return collective(&(given){.op = HKI_ALL_REDUCE, .send = send, .recv = recv, .count = count, .dtype = dtype, .redop = op}, comm, options, request);
+}
+
+HK_API hk_status hk_all_gather(const void *send, void *recv, size_t count, hk_dtype dtype, hk_comm *comm, const hk_options *options,
+                               hk_request **request)
+{
+    return collective(&(given){.op = HKI_ALL_GATHER, .send = send, .recv = recv, .count = count, .dtype = dtype}, comm, options, request);
+}
+
+HK_API hk_status hk_reduce_scatter(const void *send, void *recv, size_t count, hk_dtype dtype, hk_redop op, hk_comm *comm,
+                                   const hk_options *options, hk_request **request)
+{
+    return collective(&(given){.op = HKI_REDUCE_SCATTER, .send = send, .recv = recv, .count = count, .dtype = dtype, .redop = op}, comm, options,
+                      request);
+}
+
+HK_API hk_status hk_broadcast(const void *send, void *recv, size_t count, hk_dtype dtype, int root, hk_comm *comm, const hk_options *options,
+                              hk_request **request)
+{
+    return collective(&(given){.op = HKI_BROADCAST, .send = send, .recv = recv, .count = count, .dtype = dtype, .root = root}, comm, options, request);
+}
+
+HK_API hk_status hk_reduce(const void *send, void *recv, size_t count, hk_dtype dtype, hk_redop op, int root, hk_comm *comm,
+                           const hk_options *options, hk_request **request)
+{
+    return collective(&(given){.op = HKI_REDUCE, .send = send, .recv = recv, .count = count, .dtype = dtype, .redop = op, .root = root}, comm,
+                      options, request);
+}
+
+HK_API hk_status hk_gather(const void *send, void *recv, size_t count, hk_dtype dtype, int root, hk_comm *comm, const hk_options *options,
+                           hk_request **request)
+{
+    return collective(&(given){.op = HKI_GATHER, .send = send, .recv = recv, .count = count, .dtype = dtype, .root = root}, comm, options, request);
+}
+
+HK_API hk_status hk_scatter(const void *send, void *recv, size_t count, hk_dtype dtype, int root, hk_comm *comm, const hk_options *options,
+                            hk_request **request)
+{
+    return collective(&(given){.op = HKI_SCATTER, .send = send, .recv = recv, .count = count, .dtype = dtype, .root = root}, comm, options, request);
+}
+
+HK_API hk_status hk_all_to_all(const void *send, void *recv, size_t count, hk_dtype dtype, hk_comm *comm, const hk_options *options,
+                               hk_request **request)
+{
+    return collective(&(given){.op = HKI_ALL_TO_ALL, .send = send, .recv = recv, .count = count, .dtype = dtype}, comm, options, request);
+}
+
+HK_API hk_status hk_all_gather_v(const void *send, void *recv, const size_t *counts, const size_t *displacements, hk_dtype dtype, hk_comm *comm,
+                                 const hk_options *options, hk_request **request)
+{
+    return collective(&(given){.op = HKI_ALL_GATHER_V, .send = send, .recv = recv, .dtype = dtype, .out_counts = counts,
+                               .out_displs = displacements}, comm, options, request);
+}
+
+HK_API hk_status hk_reduce_scatter_v(const void *send, void *recv, const size_t *counts, const size_t *displacements, hk_dtype dtype, hk_redop op,
+                                     hk_comm *comm, const hk_options *options, hk_request **request)
+{
+    return collective(&(given){.op = HKI_REDUCE_SCATTER_V, .send = send, .recv = recv, .dtype = dtype, .redop = op, .in_counts = counts,
+                               .in_displs = displacements}, comm, options, request);
+}
+
+HK_API hk_status hk_all_to_all_v(const void *send, const size_t *sendcounts, const size_t *senddispls, void *recv, const size_t *recvcounts,
+                                 const size_t *recvdispls, hk_dtype dtype, hk_comm *comm, const hk_options *options, hk_request **request)
+{
+    return collective(&(given){.op = HKI_ALL_TO_ALL_V, .send = send, .recv = recv, .dtype = dtype, .in_counts = sendcounts, .in_displs = senddispls,
+                               .out_counts = recvcounts, .out_displs = recvdispls}, comm, options, request);
+}
+
+HK_API hk_status hk_barrier(hk_comm *comm, const hk_options *options, hk_request **request)
+{
+    return collective(&(given){.op = HKI_BARRIER}, comm, options, request);
+}

@@ -1,0 +1,280 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Point to point. Three kinds of message on the channel of its own, all first in, first out per pair:
+ *
+ *     announce {id, tag, dtype, bytes [, payload if small]}   sender -> receiver, one per send, in the order of the calls
+ *     grant    {id}                                           receiver -> sender, when a receive has matched
+ *     data     {id} + payload                                 sender -> receiver, in pieces of a slot, after the grant
+ *
+ * Receivers always take announcements off the lane (into a list bounded by the senders' outstanding sends), so a lane never blocks on
+ * an unmatched message. Matching is per (source, tag) in order. A send ends when it is granted and its bytes have left. */
+#include "comm/comm.h"
+
+#include "kern/kern.h"
+#include "os/os.h"
+
+#include <string.h>
+
+enum { ANNOUNCE = 1, GRANT, DATA };
+
+typedef struct header {
+    uint8_t kind, dtype;
+    uint16_t unused;
+    uint32_t id;
+    int32_t tag;
+    uint32_t more;
+    uint64_t bytes;
+} header;
+_Static_assert(sizeof(header) == 24, "fixed size");
+
+#define EAGER sizeof(((hki_announcement *)0)->payload)
+#define ANY_RANK UINT32_MAX
+
+static uint64_t lane_fingerprint(const hk_comm *comm) { return hki_mix(comm->shape.uid, 0x703270); }
+
+static hki_port *port_of(hk_comm *comm) { return comm->ports[HKI_P2P]; }
+
+/* Puts one message of head + payload on the lane to peer; false: no room now. */
+static bool put(hk_comm *comm, uint32_t peer, const header *h, const void *payload, size_t n)
+{
+    hki_port *p = port_of(comm);
+    void *at;
+    uint32_t nat;
+    if (p->ops->reserve(p, &peer, 1, sizeof *h + n, &at, &nat) != HKI_GO) return false;
+    memcpy(at, h, sizeof *h);
+    if (n) hki_copy((uint8_t *)at + sizeof *h, payload, n);
+    p->ops->commit(p, &peer, 1, sizeof *h + n, lane_fingerprint(comm));
+    comm->engine->progress++;
+    return true;
+}
+
+/* ---- Matching ---------------------------------------------------------------------------------------------------------- */
+
+static bool fits(const hk_request *r, uint32_t from, int32_t tag)
+{
+    return r->kind == HKI_TASK_RECV && r->p2p == HKI_P2P_NEW && r->tag == tag && (r->peer == ANY_RANK || r->peer == from);
+}
+
+/* Both ends know of the match now; differing types or sizes break the communicator, as for any other call. */
+static void match(hk_comm *comm, hk_request *r, const hki_announcement *a)
+{
+    const bool same = a->bytes == r->out_bytes && a->dtype == (uint32_t)r->desc->dtype;
+    r->peer = a->from;
+    if (!same) {
+        hki_notice n = {.status = HK_MISMATCH, .culprit = a->from};
+        hki_cause c = {.reporter = comm->shape.rank, .seq = r->id, .their_seq = a->id, .mine = *r->desc};
+        c.theirs = (hki_desc){.op = HKI_SEND, .dtype = (uint8_t)a->dtype, .redop = 0xff, .root = (int32_t)comm->shape.rank, .tag = a->tag,
+                              .count = a->bytes / hki_max(1, hk_dtype_size((hk_dtype)a->dtype))};
+        memcpy(n.body, &c, sizeof c);
+        hki_comm_break(comm, &n);
+        return;
+    }
+    r->matched_id = a->id;
+    r->p2p = HKI_P2P_MATCHED;
+    if (a->bytes <= EAGER) {
+        memcpy(r->out, a->payload, a->bytes);
+        r->moved = a->bytes;
+    }
+    comm->engine->progress++;
+}
+
+static bool try_match_new(hk_comm *comm, const hki_announcement *a)
+{
+    for (hk_request *t = comm->tasks; t; t = t->next)
+        if (fits(t, a->from, a->tag) && hki_task_clear(t)) return match(comm, t, a), true;
+    return false;
+}
+
+static void match_waiting(hk_comm *comm, hk_request *r)
+{
+    for (hki_announcement **at = &comm->waiting; *at; at = &(*at)->next) {
+        hki_announcement *a = *at;
+        if (!fits(r, a->from, a->tag)) continue;
+        *at = a->next;
+        if (!a->next) comm->waiting_end = at;
+        match(comm, r, a);
+        hki_free(a);
+        return;
+    }
+}
+
+/* ---- Incoming ---------------------------------------------------------------------------------------------------------- */
+
+static void corrupt(hk_comm *comm, uint32_t from) { hki_comm_fail(comm, HK_CORRUPT, from, NULL, 0); }
+
+static void announced(hk_comm *comm, uint32_t from, const header *h, const uint8_t *payload, size_t n)
+{
+    hki_announcement here = {.from = from, .id = h->id, .tag = h->tag, .dtype = h->dtype, .bytes = h->bytes};
+    if (n > EAGER || (h->bytes <= EAGER ? n != h->bytes : n != 0) || h->dtype >= HK_DTYPES) return corrupt(comm, from);
+    memcpy(here.payload, payload, n);
+    if (try_match_new(comm, &here) || comm->broken) return;
+    hki_announcement *a = hki_alloc(sizeof *a);
+    if (!a) return hki_comm_fail(comm, HK_NO_MEMORY, comm->shape.rank, NULL, 0);
+    *a = here;
+    *comm->waiting_end = a;
+    comm->waiting_end = &a->next;
+}
+
+static void granted(hk_comm *comm, uint32_t from, uint32_t id)
+{
+    for (hk_request *t = comm->tasks; t; t = t->next)
+        if (t->kind == HKI_TASK_SEND && t->peer == from && t->id == id && t->p2p == HKI_P2P_ANNOUNCED) {
+            t->p2p = HKI_P2P_MOVING;
+            if (t->in_bytes <= EAGER) t->moved = t->in_bytes;
+            if (t->moved == t->in_bytes) hki_task_finish(t, HK_OK);
+            return;
+        }
+    corrupt(comm, from);
+}
+
+static void arrived(hk_comm *comm, uint32_t from, uint32_t id, const uint8_t *payload, size_t n)
+{
+    for (hk_request *t = comm->tasks; t; t = t->next)
+        if (t->kind == HKI_TASK_RECV && t->p2p == HKI_P2P_MOVING && t->peer == from && t->matched_id == id) {
+            if (n == 0 || n > t->out_bytes - t->moved) return corrupt(comm, from);
+            hki_copy(t->out + t->moved, payload, n);
+            t->moved += n;
+            if (t->moved == t->out_bytes) hki_task_finish(t, HK_OK);
+            return;
+        }
+    corrupt(comm, from);
+}
+
+static void take(hk_comm *comm, uint32_t from)
+{
+    hki_port *p = port_of(comm);
+    hki_msg m;
+    header h;
+    while (!comm->broken) {
+        const hki_go go = p->ops->peek(p, from, &m);
+        if (go == HKI_NOT_YET) return;
+        if (go == HKI_BROKEN) return hki_comm_fail(comm, p->status, p->culprit, comm->tasks, 0);
+        if (m.bytes < sizeof h || ((m.fingerprint ^ lane_fingerprint(comm)) & m.mask)) return corrupt(comm, from);
+        memcpy(&h, m.data, sizeof h);
+        const uint8_t *payload = (const uint8_t *)m.data + sizeof h;
+        const size_t n = m.bytes - sizeof h;
+        if (h.kind == ANNOUNCE) announced(comm, from, &h, payload, n);
+        else if (h.kind == GRANT) granted(comm, from, h.id);
+        else if (h.kind == DATA) arrived(comm, from, h.id, payload, n);
+        else corrupt(comm, from);
+        p->ops->release(p, from);
+        comm->engine->progress++;
+    }
+}
+
+/* ---- Outgoing ---------------------------------------------------------------------------------------------------------- */
+
+/* false: this task could not do what it has to do next, for want of room. */
+static bool advance_send(hk_comm *comm, hk_request *t)
+{
+    header h = {.id = t->id, .tag = t->tag, .dtype = t->desc->dtype, .bytes = t->in_bytes};
+    if (t->p2p == HKI_P2P_NEW) {
+        h.kind = ANNOUNCE;
+        if (!hki_task_clear(t)) return false;
+        if (!put(comm, t->peer, &h, t->in, t->in_bytes <= EAGER ? t->in_bytes : 0)) return false;
+        t->p2p = HKI_P2P_ANNOUNCED;
+        return true;
+    }
+    h.kind = DATA;
+    while (t->p2p == HKI_P2P_MOVING && !t->finished) {
+        const size_t n = hki_min(t->in_bytes - t->moved, port_of(comm)->slot_bytes - sizeof h);
+        if (!put(comm, t->peer, &h, t->in + t->moved, n)) return false;
+        t->moved += n;
+        if (t->moved == t->in_bytes) hki_task_finish(t, HK_OK);
+    }
+    return true;
+}
+
+static bool advance_recv(hk_comm *comm, hk_request *t)
+{
+    if (t->p2p == HKI_P2P_NEW && hki_task_clear(t)) match_waiting(comm, t);
+    if (t->p2p != HKI_P2P_MATCHED || comm->broken) return true;
+    if (!put(comm, t->peer, &(header){.kind = GRANT, .id = t->matched_id}, NULL, 0)) return false;
+    t->p2p = HKI_P2P_MOVING;
+    if (t->moved == t->out_bytes) hki_task_finish(t, HK_OK);
+    return true;
+}
+
+void hki_p2p_pump(hk_comm *comm)
+{
+    for (uint32_t r = 0; r < comm->shape.ranks && !comm->broken; r++) take(comm, r);
+    /* Announcements to one peer must keep the order of the calls: the first that is stuck holds back those after it. */
+    bool stuck = false;
+    for (hk_request *t = comm->tasks, *next; t && !comm->broken; t = next) {
+        next = t->next;
+        if (t->kind == HKI_TASK_RECV && !advance_recv(comm, t)) stuck = true;
+        else if (t->kind == HKI_TASK_SEND && !(stuck && t->p2p == HKI_P2P_NEW) && !advance_send(comm, t)) stuck = true;
+    }
+}
+
+uint32_t hki_p2p_waiting_for(const hk_request *t) { return t->peer; }
+
+void hki_p2p_free(hk_comm *comm)
+{
+    while (comm->waiting) {
+        hki_announcement *a = comm->waiting;
+        comm->waiting = a->next;
+        hki_free(a);
+    }
+}
+
+/* ---- The public calls -------------------------------------------------------------------------------------------------- */
+
+static hk_status check(hk_comm *comm, const char *name, const void *buf, size_t count, hk_dtype dtype, int peer, bool any, size_t *bytes)
+{
+    const size_t elem = hk_dtype_size(dtype);
+    if (!elem) return hki_error(comm, HK_INVALID, "%s: dtype %d is none of HK_I8 ... HK_F64", name, (int)dtype);
+    if (!(any && peer == HK_ANY_SOURCE) && (peer < 0 || peer >= (int)comm->shape.ranks))
+        return hki_error(comm, HK_INVALID, "%s: peer %d is no rank of this communicator (0 to %u)", name, peer, comm->shape.ranks - 1);
+    if (__builtin_mul_overflow(count, elem, bytes) || *bytes > SIZE_MAX / 2)
+        return hki_error(comm, HK_INVALID, "%s: count exceeds the address space", name);
+    if (*bytes && !buf) return hki_error(comm, HK_INVALID, "%s: buf is NULL but %zu bytes are to be moved", name, *bytes);
+    if (*bytes && (uintptr_t)buf % elem) return hki_error(comm, HK_INVALID, "%s: buf is not aligned to its %zu-byte elements", name, elem);
+    return HK_OK;
+}
+
+static hk_status issue(hk_comm *comm, hki_task_kind kind, const void *in, void *out, size_t count, hk_dtype dtype, int peer, size_t bytes,
+                       const hk_options *o, hk_request **request)
+{
+    if (comm->broken) return (hk_status)comm->notice.status;
+    hk_request *t = hki_task_new(comm, kind);
+    if (!t) return hki_error(comm, HK_NO_MEMORY, "out of memory for a request");
+    const bool sends = kind == HKI_TASK_SEND;
+    t->in = in;
+    t->out = out;
+    t->in_bytes = sends ? bytes : 0;
+    t->out_bytes = sends ? 0 : bytes;
+    t->peer = peer == HK_ANY_SOURCE ? ANY_RANK : (uint32_t)peer;
+    const bool has = o && o->size >= offsetof(hk_options, priority);
+    t->tag = has ? o->tag : 0;
+    t->timeout_us = has && o->timeout_us ? o->timeout_us : comm->settings.timeout_us;
+    t->own_desc = (hki_desc){.op = sends ? HKI_SEND : HKI_RECV, .dtype = (uint8_t)dtype, .redop = 0xff, .root = peer, .count = count, .tag = t->tag};
+    t->desc = &t->own_desc;
+    t->seq = comm->next_id + 1;
+    return hki_issue(comm, t, request);
+}
+
+static hk_status p2p(hki_task_kind kind, const void *in, void *out, size_t count, hk_dtype dtype, int peer, hk_comm *comm,
+                     const hk_options *options, hk_request **request)
+{
+    const bool sends = kind == HKI_TASK_SEND;
+    size_t bytes = 0;
+    if (request) *request = NULL;
+    hk_status status = hki_comm_usable(comm);
+    if (status) return status;
+    pthread_mutex_lock(&comm->engine->lock);
+    status = check(comm, sends ? "send" : "recv", sends ? in : out, count, dtype, peer, !sends, &bytes);
+    if (!status) status = issue(comm, kind, in, out, count, dtype, peer, bytes, options, request);
+    pthread_mutex_unlock(&comm->engine->lock);
+    return status;
+}
+
+HK_API hk_status hk_send(const void *buf, size_t count, hk_dtype dtype, int peer, hk_comm *comm, const hk_options *options, hk_request **request)
+{
+    return p2p(HKI_TASK_SEND, buf, NULL, count, dtype, peer, comm, options, request);
+}
+
+HK_API hk_status hk_recv(void *buf, size_t count, hk_dtype dtype, int peer, hk_comm *comm, const hk_options *options, hk_request **request)
+{
+    return p2p(HKI_TASK_RECV, NULL, buf, count, dtype, peer, comm, options, request);
+}

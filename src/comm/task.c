@@ -1,0 +1,207 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The life of a task: made, submitted (its sequence is fixed), started when its channel and its memory are free, run until done,
+ * finished, recycled. */
+#include "comm/comm.h"
+
+#include "os/os.h"
+
+#include <string.h>
+
+hk_request *hki_task_new(hk_comm *comm, hki_task_kind kind)
+{
+    hk_request *t = comm->free_tasks;
+    if (t) comm->free_tasks = t->next;
+    else if (!(t = hki_alloc(sizeof *t))) return NULL;
+    t->comm = comm;
+    t->next = t->prev = t->queue = t->group = NULL;
+    t->pending = 0;
+    t->kind = (uint8_t)kind;
+    t->channel = 0;
+    t->started = t->finished = t->held = false;
+    t->status = HK_OK;
+    t->entry = NULL;
+    t->desc = NULL;
+    t->in_bytes = t->out_bytes = 0;
+    t->in = NULL;
+    t->out = NULL;
+    t->issued_us = t->next_stall_us = 0;
+    t->stalls = 0;
+    t->p2p = HKI_P2P_NEW;
+    t->moved = 0;
+    return t;
+}
+
+void hki_task_recycle(hk_request *t)
+{
+    hk_comm *comm = t->comm;
+    t->next = comm->free_tasks;
+    comm->free_tasks = t;
+}
+
+static void publish(hk_comm *comm, const hk_request *t)
+{
+    hki_record r = {.seq = t->seq, .fingerprint = t->fingerprint};
+    memcpy(r.body, t->desc, sizeof *t->desc);
+    if (comm->area.base) {
+        hki_now *now = &hki_area_mine(&comm->area)->now;
+        hki_area_enter(&comm->area, &r);
+        atomic_store_explicit(&now->op, t->desc->op, memory_order_relaxed);
+        atomic_store_explicit(&now->dtype, t->desc->dtype, memory_order_relaxed);
+        atomic_store_explicit(&now->count, t->desc->count, memory_order_relaxed);
+        atomic_store_explicit(&now->seq, t->seq, memory_order_relaxed);
+        atomic_store_explicit(&now->state, 1, memory_order_relaxed);
+    }
+    if (comm->tcp) hki_tcp_enter(comm->tcp, &r);
+}
+
+void hki_task_submit(hk_comm *comm, hk_request *t)
+{
+    if (t->kind == HKI_TASK_COLLECTIVE) {
+        t->seq = ++comm->seq;
+        t->channel = (uint8_t)(t->seq % HKI_CHANNELS);
+        t->fingerprint = hki_mix(t->entry->fingerprint, t->seq);
+        hki_channel *ch = &comm->channels[t->channel];
+        if (ch->tail) ch->tail->queue = t;
+        else ch->head = t;
+        ch->tail = t;
+        publish(comm, t);
+    } else if (t->kind != HKI_TASK_GROUP) {
+        t->channel = HKI_P2P;
+        t->id = ++comm->next_id;
+        comm->p2p_open++;
+    }
+    t->prev = comm->last;
+    if (comm->last) comm->last->next = t;
+    else comm->tasks = t;
+    comm->last = t;
+    comm->unfinished++;
+}
+
+static bool touch(const uint8_t *a, size_t an, const uint8_t *b, size_t bn)
+{
+    return an && bn && (uintptr_t)a < (uintptr_t)b + bn && (uintptr_t)b < (uintptr_t)a + an;
+}
+
+/* Read and read may go on together; anything with a write may not. Members of a group are one operation: no order among them. */
+static bool conflict(const hk_request *a, const hk_request *b)
+{
+    return touch(a->out, a->out_bytes, b->out, b->out_bytes) || touch(a->out, a->out_bytes, b->in, b->in_bytes) ||
+           touch(a->in, a->in_bytes, b->out, b->out_bytes);
+}
+
+bool hki_task_clear(const hk_request *t)
+{
+    for (const hk_request *e = t->prev; e; e = e->prev)
+        if (!e->finished && conflict(e, t)) return false;
+    return true;
+}
+
+static bool grow(void **p, size_t *have, size_t want)
+{
+    if (want <= *have) return true;
+    void *fresh = hki_alloc(want);
+    if (!fresh) return false;
+    hki_free(*p);
+    *p = fresh;
+    *have = want;
+    return true;
+}
+
+static bool start(hk_comm *comm, hk_request *t)
+{
+    hki_channel *ch = &comm->channels[t->channel];
+    const hki_program *g = &t->entry->program;
+    const uint32_t depth = g->windows < HKI_DEPTH ? 1 : HKI_DEPTH;
+    if (!grow(&ch->temp, &ch->temp_bytes, depth * g->temp_bytes) ||
+        !grow((void **)&ch->done, &ch->done_bytes, (size_t)HKI_DEPTH * g->plan->nsteps))
+        return false;
+    hki_run_start(&t->run, g, comm->ports[t->channel], t->in, t->out, ch->temp, t->fingerprint);
+    t->run.sources = ch->sources;
+    t->run.places = ch->places;
+    t->started = true;
+    if (comm->settings.executor == HKI_EVENT) hki_run_hand_over(&t->run, ch->done);
+    return true;
+}
+
+void hki_task_finish(hk_request *t, hk_status status)
+{
+    hk_comm *comm = t->comm;
+    if (t->finished) return;
+    t->finished = true;
+    t->status = status;
+    if (t->prev) t->prev->next = t->next;
+    else comm->tasks = t->next;
+    if (t->next) t->next->prev = t->prev;
+    else comm->last = t->prev;
+    comm->unfinished--;
+    if (t->kind == HKI_TASK_COLLECTIVE) {
+        hki_cache_unpin(t->entry);
+        if (comm->area.base) {
+            hki_now *now = &hki_area_mine(&comm->area)->now;
+            atomic_store_explicit(&now->finished, t->seq, memory_order_relaxed);
+            atomic_store_explicit(&now->state, comm->unfinished ? 1 : 0, memory_order_relaxed);
+            if (atomic_load_explicit(&now->waiting_for, memory_order_relaxed) != UINT32_MAX)
+                atomic_store_explicit(&now->waiting_for, UINT32_MAX, memory_order_relaxed);
+        }
+    }
+    if (t->kind == HKI_TASK_SEND || t->kind == HKI_TASK_RECV) comm->p2p_open--;
+    if (t->kind != HKI_TASK_GROUP && !status) {
+        comm->operations++;
+        comm->operation_bytes += hki_max(t->in_bytes, t->out_bytes);
+    }
+    hk_request *g = t->group;
+    if (g) {
+        if (status && !g->status) g->status = status;
+        if (--g->pending == 0) hki_task_finish(g, g->status);
+        hki_task_recycle(t);
+    } else if (!t->held) {
+        hki_task_recycle(t);
+    }
+}
+
+/* Runs the channel's tasks in order as far as they go. */
+void hki_task_run_channel(hk_comm *comm, uint32_t channel)
+{
+    hki_channel *ch = &comm->channels[channel];
+    while (ch->head && !comm->broken) {
+        hk_request *t = ch->head;
+        if (!t->started) {
+            if (!hki_task_clear(t)) return;
+            if (!start(comm, t)) {
+                hki_comm_fail(comm, HK_NO_MEMORY, comm->shape.rank, t, 0);
+                return;
+            }
+        }
+        const uint32_t before = t->run.steps_done;
+        const hki_run_state state = t->run.event ? hki_run_event(&t->run) : hki_run_inline(&t->run);
+        if (t->run.steps_done != before) comm->engine->progress++;
+        if (state == HKI_RUN_BLOCKED) return;
+        if (state == HKI_RUN_FAILED) {
+            hki_comm_fail(comm, t->run.status, t->run.culprit, t, 0);
+            return;
+        }
+        ch->head = t->queue;
+        if (!ch->head) ch->tail = NULL;
+        comm->engine->progress++;
+        hki_task_finish(t, HK_OK);
+    }
+}
+
+/* Called again and again by whoever waits. A run that stays blocked in line is handed over: from then on any of its steps may go. */
+bool hki_comm_pump(hk_comm *comm)
+{
+    if (!comm->unfinished || comm->broken) return false;
+    const uint64_t before = comm->engine->progress;
+    for (uint32_t c = 0; c < HKI_CHANNELS; c++) {
+        hki_channel *ch = &comm->channels[c];
+        if (!ch->head) continue;
+        const hk_request *t = ch->head;
+        const uint32_t done = t->run.steps_done;
+        const bool was_blocked = t->started && !t->run.event;
+        hki_task_run_channel(comm, c);
+        if (was_blocked && ch->head == t && t->run.steps_done == done && !comm->broken && comm->settings.executor != HKI_INLINE)
+            hki_run_hand_over(&ch->head->run, ch->done);
+    }
+    if (comm->p2p_open && !comm->broken) hki_p2p_pump(comm);
+    return comm->engine->progress != before;
+}

@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The one place that spins, yields, sleeps and reads the clock for a wait.
+ *
+ * Spin, then yield, then sleep. With a CPU for every rank a short spin catches most messages; with fewer, spinning keeps the awaited
+ * rank off the CPU, so it is all but skipped and yields come first. Every sleep ends after 50 ms at the latest, for a look at
+ * deadlines, dead peers and notices. */
+#include "comm/comm.h"
+#include "os/os.h"
+
+#define SLICE_MS 50
+#define CHECK_EVERY 4096 /* pumps that keep moving things without a sleep, between looks at the clock */
+
+typedef struct policy { uint32_t spins, yields; } policy;
+
+static policy policy_of(const hki_engine *e)
+{
+    return e->crowded ? (policy){5, 50} : e->tcp ? (policy){2000, 20} : (policy){200, 20};
+}
+
+static uint32_t slice_ms(const hki_engine *e, uint64_t give_up_us, uint64_t now)
+{
+    if (give_up_us <= now) return 0;
+    if (e->tcp && hki_tcp_is_paced(e->tcp)) return 1;
+    return (uint32_t)hki_min(SLICE_MS, (give_up_us - now) / 1000 + 1);
+}
+
+/* Sleeps until the bell rings, a socket is ready or the slice ends. Raising `asleep` and looking once more closes the gap in which a
+ * message could arrive unseen. */
+static void doze(hki_engine *e, bool (*done)(void *), void *arg, uint64_t give_up_us)
+{
+    hki_segment_head *h = hki_segment_head_of(e->segment->base);
+    atomic_fetch_add(&h->asleep, 1);
+    e->sleepers++;
+    const uint64_t before = e->progress;
+    hki_engine_pump(e);
+    if (!done(arg) && e->progress == before) {
+        e->sleeps++;
+        pthread_mutex_unlock(&e->lock);
+        uint64_t ready[16];
+        hki_epoll_wait(e->epoll, ready, HKI_COUNT(ready), (int)slice_ms(e, give_up_us, hki_now_us()));
+        pthread_mutex_lock(&e->lock);
+        hki_bell_clear(e->bell);
+    }
+    e->sleepers--;
+    atomic_fetch_sub(&h->asleep, 1);
+    hki_engine_check(e, hki_now_us());
+}
+
+bool hki_wait_until(hki_engine *e, bool (*done)(void *), void *arg, uint64_t give_up_us)
+{
+    const policy p = policy_of(e);
+    uint32_t idle = 0, busy = 0;
+    uint64_t seen = e->progress;
+    hki_engine_pump(e);
+    if (done(arg)) return true;
+    e->waits++;
+    for (;;) {
+        if (idle < p.spins) {
+            hki_pause();
+        } else if (idle < p.spins + p.yields) {
+            pthread_mutex_unlock(&e->lock);
+            hki_yield();
+            pthread_mutex_lock(&e->lock);
+        } else {
+            doze(e, done, arg, give_up_us);
+            if (done(arg)) return true;
+            if (give_up_us != UINT64_MAX && hki_now_us() >= give_up_us) return false;
+        }
+        hki_engine_pump(e);
+        if (done(arg)) return true;
+        idle++;
+        if (e->progress != seen) {
+            seen = e->progress;
+            idle = 0;
+            if (++busy % CHECK_EVERY) continue;
+            const uint64_t now = hki_now_us();
+            hki_engine_check(e, now);
+            if (now >= give_up_us) return done(arg);
+        }
+    }
+}
+
+typedef struct set { hk_request *const *requests; size_t n; bool all; } set;
+
+static bool set_done(void *arg)
+{
+    const set *s = arg;
+    for (size_t i = 0; i < s->n; i++) {
+        const bool finished = !s->requests[i] || s->requests[i]->finished;
+        if (finished != s->all) return !s->all;
+    }
+    return s->all;
+}
+
+bool hki_wait(hki_engine *e, hk_request *const *requests, size_t n, bool all, uint64_t give_up_us)
+{
+    set s = {requests, n, all};
+    return set_done(&s) || hki_wait_until(e, set_done, &s, give_up_us);
+}

@@ -1,0 +1,11 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * One step in one window: done completely, or not begun. */
+#ifndef HKI_STEP_H
+#define HKI_STEP_H
+
+#include "exec/exec.h"
+
+/* HKI_NOT_YET: run->waiting_for tells for whom. HKI_BROKEN: run->status and run->culprit are set. */
+hki_go hki_step_try(hki_run *, const hki_step *, uint32_t window);
+
+#endif

@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "net/segment.h"
+
+#include "os/os.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#define MAGIC 0x6b636f685f676573u
+#define GONE 1u /* a withdrawn directory entry: probing goes on past it */
+
+int hki_segment_open(hki_segment *s, size_t bytes, bool shared)
+{
+    memset(s, 0, sizeof *s);
+    s->fd = -1;
+    s->bytes = bytes / hki_page() * hki_page();
+    if (shared) {
+        s->fd = hki_memfd(s->bytes);
+        if (s->fd < 0) return s->fd;
+        s->base = hki_map_shared(s->fd, s->bytes, true);
+    } else {
+        s->base = hki_map_private(s->bytes);
+    }
+    if (!s->base) {
+        hki_close(s->fd);
+        return -ENOMEM;
+    }
+    hki_random(&s->token, sizeof s->token);
+    hki_segment_head *h = hki_segment_head_of(s->base);
+    h->magic = MAGIC;
+    h->token = s->token;
+    h->bytes = s->bytes;
+    h->pid = getpid();
+    s->used = hki_round_up(sizeof *h, hki_page());
+    return 0;
+}
+
+static void drop(hki_range *r)
+{
+    while (r) {
+        hki_range *next = r->next;
+        hki_free(r);
+        r = next;
+    }
+}
+
+void hki_segment_close(hki_segment *s)
+{
+    hki_unmap(s->base, s->bytes);
+    hki_close(s->fd);
+    drop(s->holes);
+    drop(s->taken);
+    memset(s, 0, sizeof *s);
+    s->fd = -1;
+}
+
+/* First hole that is large enough, cut to size; else fresh memory. */
+void *hki_segment_alloc(hki_segment *s, size_t bytes)
+{
+    if (bytes > s->bytes) return NULL;
+    bytes = hki_round_up(bytes ? bytes : 1, hki_page());
+    hki_range *r = hki_alloc(sizeof *r);
+    if (!r) return NULL;
+    r->bytes = bytes;
+    hki_range **at = &s->holes;
+    while (*at && (*at)->bytes < bytes) at = &(*at)->next;
+    if (*at) {
+        hki_range *hole = *at;
+        r->offset = hole->offset;
+        hole->offset += bytes;
+        hole->bytes -= bytes;
+        if (hole->bytes == 0) {
+            *at = hole->next;
+            hki_free(hole);
+        }
+    } else if (s->bytes - s->used >= bytes) {
+        r->offset = s->used;
+        s->used += bytes;
+    } else {
+        hki_free(r);
+        return NULL;
+    }
+    r->next = s->taken;
+    s->taken = r;
+    return s->base + r->offset;
+}
+
+/* Holes are used again oldest first, so that a late reader of a former area finds zeros rather than a successor for long. */
+bool hki_segment_free(hki_segment *s, void *ptr)
+{
+    for (hki_range **at = &s->taken; *at; at = &(*at)->next) {
+        hki_range *r = *at;
+        if (s->base + r->offset != ptr) continue;
+        *at = r->next;
+        hki_punch(ptr, r->bytes);
+        r->next = NULL;
+        hki_range **tail = &s->holes;
+        while (*tail) tail = &(*tail)->next;
+        *tail = r;
+        return true;
+    }
+    return false;
+}
+
+hk_status hki_segment_publish(hki_segment *s, uint64_t uid, const void *area)
+{
+    hki_segment_head *h = hki_segment_head_of(s->base);
+    for (uint32_t i = 0; i < HKI_DIRECTORY; i++) {
+        const uint32_t e = (uint32_t)((uid + i) % HKI_DIRECTORY);
+        const uint64_t have = atomic_load(&h->directory[e].uid);
+        if (have > GONE) continue;
+        atomic_store(&h->directory[e].offset, (uint64_t)((const uint8_t *)area - s->base));
+        atomic_store(&h->directory[e].uid, uid);
+        return HK_OK;
+    }
+    return HK_NO_MEMORY;
+}
+
+void hki_segment_withdraw(hki_segment *s, uint64_t uid)
+{
+    hki_segment_head *h = hki_segment_head_of(s->base);
+    for (uint32_t i = 0; i < HKI_DIRECTORY; i++) {
+        const uint32_t e = (uint32_t)((uid + i) % HKI_DIRECTORY);
+        const uint64_t have = atomic_load(&h->directory[e].uid);
+        if (have == uid) atomic_store(&h->directory[e].uid, (uint64_t)GONE);
+        if (have == uid || have == 0) return;
+    }
+}
+
+uint8_t *hki_view_find(const hki_view *v, uint64_t uid, size_t bytes)
+{
+    hki_segment_head *h = hki_segment_head_of(v->base);
+    for (uint32_t i = 0; i < HKI_DIRECTORY; i++) {
+        const uint32_t e = (uint32_t)((uid + i) % HKI_DIRECTORY);
+        const uint64_t have = atomic_load(&h->directory[e].uid);
+        if (have == 0) return NULL;
+        if (have != uid) continue;
+        const uint64_t offset = atomic_load(&h->directory[e].offset);
+        if (offset % HKI_LINE || offset > v->bytes || bytes > v->bytes - offset) return NULL;
+        return v->base + offset;
+    }
+    return NULL;
+}
+
+hki_view *hki_view_open(int fd, uint64_t token, const char *bell)
+{
+    hki_segment_head *h = hki_map_shared(fd, sizeof *h, true);
+    if (!h) return NULL;
+    const uint64_t bytes = h->bytes;
+    const bool meant = h->magic == MAGIC && h->token == token && bytes >= sizeof *h && bytes <= (uint64_t)64 << 30;
+    hki_unmap(h, sizeof *h);
+    uint8_t *base = meant ? hki_map_shared(fd, bytes, true) : NULL;
+    hki_view *v = base ? hki_alloc(sizeof *v) : NULL;
+    if (!v) {
+        hki_unmap(base, bytes);
+        return NULL;
+    }
+    v->base = base;
+    v->bytes = bytes;
+    v->fd = fd;
+    v->token = token;
+    snprintf(v->bell, sizeof v->bell, "%s", bell);
+    return v;
+}
+
+hki_view *hki_view_of(const hki_segment *s, const char *bell)
+{
+    hki_view *v = hki_alloc(sizeof *v);
+    if (!v) return NULL;
+    v->base = s->base;
+    v->bytes = s->bytes;
+    v->fd = -1;
+    v->token = s->token;
+    snprintf(v->bell, sizeof v->bell, "%s", bell);
+    return v;
+}
+
+void hki_view_close(hki_view *v)
+{
+    if (v->fd >= 0) {
+        hki_unmap(v->base, v->bytes);
+        hki_close(v->fd);
+    }
+    hki_free(v);
+}

@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A segment: the one stretch of memory that a rank shows to ranks on its host. Lanes, slots and hk_mem_alloc memory are parts of it,
+ * so a reference is an offset and nothing has to be passed later. Only its owner writes it.
+ *
+ * It starts with a head {magic, token, asleep, directory}. The directory maps a communicator's uid to where its area lies, so ranks
+ * find each other's lanes without exchanging anything. Everything read from another rank's segment is validated here. */
+#ifndef HKI_SEGMENT_H
+#define HKI_SEGMENT_H
+
+#include "base/base.h"
+
+#include <stdatomic.h>
+
+#define HKI_DIRECTORY 4096 /* communicators of one process at a time */
+
+typedef struct hki_segment_head {
+    uint64_t magic;
+    uint64_t token;
+    uint64_t bytes;
+    int64_t pid;
+    _Alignas(HKI_LINE) _Atomic uint32_t asleep; /* threads of the owner that sleep and want the bell rung */
+    _Alignas(HKI_LINE) struct { _Atomic uint64_t uid, offset; } directory[HKI_DIRECTORY];
+} hki_segment_head;
+
+/* Another process's segment as mapped here. Ranks of one process share the memory directly (fd == -1). */
+typedef struct hki_view {
+    uint8_t *base;
+    size_t bytes;
+    int fd;               /* kept to see whether the owner lives; -1 in the same process */
+    uint64_t token;
+    char bell[32];
+    uint32_t users;
+    struct hki_view *next;
+} hki_view;
+
+typedef struct hki_range { size_t offset, bytes; struct hki_range *next; } hki_range;
+
+typedef struct hki_segment {
+    uint8_t *base;
+    size_t bytes, used;   /* used: everything beyond was never handed out */
+    int fd;               /* -1: private to this process */
+    uint64_t token;
+    hki_range *holes, *taken;
+} hki_segment;
+
+/* shared: others may map it (needs memfd; -errno if refused). Otherwise visible within this process only. */
+int hki_segment_open(hki_segment *, size_t bytes, bool shared);
+void hki_segment_close(hki_segment *);
+/* Page-aligned zeroed memory; NULL when the segment is full. */
+void *hki_segment_alloc(hki_segment *, size_t bytes);
+/* false if ptr is none of ours. */
+bool hki_segment_free(hki_segment *, void *ptr);
+
+static inline hki_segment_head *hki_segment_head_of(const uint8_t *base) { return (hki_segment_head *)(uintptr_t)base; }
+hk_status hki_segment_publish(hki_segment *, uint64_t uid, const void *area);
+void hki_segment_withdraw(hki_segment *, uint64_t uid);
+/* The area of that communicator in another's segment, `bytes` long; NULL if it is not there (yet) or does not fit. */
+uint8_t *hki_view_find(const hki_view *, uint64_t uid, size_t bytes);
+
+/* Maps fd; NULL unless it is the segment with that token. Takes the descriptor over when it succeeds. */
+hki_view *hki_view_open(int fd, uint64_t token, const char *bell);
+hki_view *hki_view_of(const hki_segment *, const char *bell); /* same process */
+void hki_view_close(hki_view *);
+
+#endif

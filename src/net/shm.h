@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Shared-memory lanes. Each rank has one *area* per communicator in its own segment, laid out alike on all ranks:
+ *
+ *     head    state, failure notice, what this rank is doing, its last calls
+ *     acks    [channel][source]       how far this rank has read the source's lane
+ *     lanes   [channel][destination]  a ring of 64 lines
+ *     slots   [channel]               a ring of payload slots, shared by the channel's destinations
+ *
+ * A line is 64 bytes: up to 48 bytes of payload, or the slot it is in, and one word {32-bit sequence | 32 bits of fingerprint}, stored
+ * last with release order. Sequences start at 1 and only grow, so memory that was never written is never taken for a message. A line
+ * is written again only when the reader's ack has passed it, a slot when every addressed reader's has.
+ *
+ * Sleep: a sleeper raises `asleep` in its segment head (seq_cst) and looks once more; a writer publishes (seq_cst), then reads
+ * `asleep`. One of the two sees the other. */
+#ifndef HKI_SHM_H
+#define HKI_SHM_H
+
+#include "net/net.h"
+
+#define HKI_SHM_LINES 64
+#define HKI_SHM_INLINE 48
+#define HKI_RECORDS 32
+
+enum { HKI_AREA_LIVE = 1, HKI_AREA_FAILED };
+
+/* What a rank is doing, for reports about it: written by its owner without a lock, read as a hint. */
+typedef struct hki_now {
+    _Atomic uint64_t seq;               /* operations entered */
+    _Atomic uint64_t finished;          /* operations finished */
+    _Atomic uint64_t count;
+    _Atomic uint32_t op, dtype;
+    _Atomic uint32_t step, steps;
+    _Atomic uint32_t waiting_for;       /* a rank, UINT32_MAX none */
+    _Atomic uint32_t state;             /* 0 outside the library, 1 running, 2 waiting */
+    _Atomic uint64_t since_us;          /* CLOCK_MONOTONIC when this operation was entered */
+    _Atomic uint64_t bytes;             /* payload sent so far on this communicator */
+} hki_now;
+
+typedef struct hki_area_head {
+    _Atomic uint64_t uid;               /* of the communicator; anything else: the owner has left and the memory is another's */
+    _Atomic uint32_t state;
+    _Atomic uint64_t entered;           /* last sequence in records[] */
+    hki_notice notice;                  /* valid once state is HKI_AREA_FAILED */
+    _Alignas(HKI_LINE) hki_now now;
+    _Alignas(HKI_LINE) hki_record records[HKI_RECORDS]; /* records[seq % HKI_RECORDS], valid up to `entered` */
+} hki_area_head;
+
+typedef struct hki_area {
+    hki_shape shape;
+    hki_segment *segment;
+    uint8_t *base;                      /* ours */
+    size_t bytes, acks, lanes, slots;   /* offsets */
+    hki_peer *const *peers;             /* by rank; view NULL: not by this transport */
+    uint8_t **there;                    /* by rank: its area once found */
+    int bell;                           /* descriptor to ring others with */
+} hki_area;
+
+/* Makes and publishes this rank's area. peers must outlive it. */
+hk_status hki_area_open(hki_area *, const hki_shape *, hki_segment *, hki_peer *const *peers, int bell);
+/* Withdraws and frees it: only when no peer needs what it holds any more. */
+void hki_area_close(hki_area *);
+static inline hki_area_head *hki_area_mine(const hki_area *a) { return (hki_area_head *)a->base; }
+/* The head of another rank's area; NULL if it has none (yet). */
+hki_area_head *hki_area_of(hki_area *, uint32_t rank);
+void hki_area_enter(hki_area *, const hki_record *);
+/* The call `seq` of another rank, if it has entered it and it is not too long ago. */
+bool hki_area_entered(hki_area *, uint32_t rank, uint64_t seq, hki_record *);
+void hki_area_fail(hki_area *, const hki_notice *);
+/* Wakes every rank of the communicator that sleeps. */
+void hki_area_ring(hki_area *);
+
+hki_port *hki_shm_port(hki_area *, uint32_t channel); /* NULL without memory */
+
+#endif

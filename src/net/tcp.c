@@ -1,0 +1,340 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "net/tcp_link.h"
+
+#include "diag/log.h"
+#include "os/os.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+const hki_transport hki_transport_tcp = {"tcp", "one listening port a process, one socket a lane, dialled on first use"};
+
+#define STRANGER_US 2000000   /* for a connection to say hello */
+#define PARKED_US 60000000    /* for its communicator to come into being */
+#define PARKED 1024
+#define TRY_US 2000000        /* for one address of a peer */
+#define GRACE_US 150000       /* between a broken link and blaming its rank: the cause may be on its way from another */
+
+/* ---- The process's end --------------------------------------------------------------------------------------------------- */
+
+hki_tcp *hki_tcp_open(int epoll, uint64_t token, char error[160])
+{
+    hki_tcp *t = hki_alloc(sizeof *t);
+    if (!t) return snprintf(error, 160, "out of memory"), NULL;
+    t->epoll = epoll;
+    t->token = token;
+    t->listener = hki_tcp_listen("", &t->port, 1024);
+    if (t->listener >= 0 && !hki_epoll_add(epoll, t->listener, true, false, 1)) return t;
+    const char *range = hki_env("HOCKET_PORT_RANGE");
+    if (t->listener == -EADDRINUSE && range) snprintf(error, 160, "all ports of HOCKET_PORT_RANGE=%.40s are in use: each process needs one", range);
+    else if (t->listener == -EINVAL && range) snprintf(error, 160, "HOCKET_PORT_RANGE='%.40s' is not FIRST-LAST", range);
+    else snprintf(error, 160, "cannot listen on a TCP port: %.80s (see `ulimit -n`)", strerror(t->listener < 0 ? -t->listener : EMFILE));
+    hki_close(t->listener);
+    hki_free(t);
+    return NULL;
+}
+
+void hki_tcp_close(hki_tcp *t)
+{
+    while (t->links) hki_link_free(t->links);
+    hki_epoll_del(t->epoll, t->listener);
+    hki_close(t->listener);
+    hki_free(t);
+}
+
+uint16_t hki_tcp_port_number(const hki_tcp *t) { return t->port; }
+
+/* Bytes that may leave now, of `want`. The bucket holds 2 ms worth. */
+size_t hki_tcp_allowance(hki_tcp *t, size_t want)
+{
+    if (!t->rate) return want;
+    const uint64_t now = hki_now_us(), room = hki_max(t->rate / 500, 65536);
+    if (now > t->filled_us) {
+        t->bucket = hki_min(room, t->bucket + (now - t->filled_us) * t->rate / 1000000);
+        t->filled_us = now;
+    }
+    t->paced = t->bucket < hki_min(want, 16384);
+    return t->paced ? 0 : hki_min(want, t->bucket);
+}
+
+bool hki_tcp_is_paced(const hki_tcp *t) { return t->paced; }
+
+/* ---- Greeting ---------------------------------------------------------------------------------------------------------------- */
+
+static hki_tcp_comm *find(hki_tcp *t, uint64_t uid, uint32_t rank)
+{
+    hki_tcp_comm *c = t->comms;
+    while (c && !(c->shape.uid == uid && c->shape.rank == rank)) c = c->next;
+    return c;
+}
+
+static void welcome(hki_link *l, hki_tcp_comm *c)
+{
+    const hki_tcp_hello *h = &l->hello;
+    const bool good = h->from < c->shape.ranks && h->from != c->shape.rank && h->channel < c->shape.channels &&
+                      !c->in[h->channel * c->shape.ranks + h->from];
+    l->peer = h->from;
+    l->channel = h->channel;
+    if (l->state == HKI_PARKED) l->tcp->parked--, l->state = HKI_GREETING;
+    if (!good || !hki_link_attach(l, c)) {
+        hki_link_greet(l, 2);
+        hki_link_broke(l);
+        return;
+    }
+    hki_tcp_tune(l->fd, 0);
+    hki_link_greet(l, 1);
+    if (l->state == HKI_CLOSED) return;
+    l->state = HKI_UP;
+    if (c->failed) hki_link_note(l, HKI_FRAME_FAIL, NULL, &c->told);
+}
+
+void hki_tcp_greeted(hki_link *l)
+{
+    hki_tcp *t = l->tcp;
+    hki_tcp_comm *c = find(t, l->hello.uid, l->hello.to);
+    if (l->hello.token != t->token) {
+        hki_link_greet(l, 2); /* another process was meant: a shared address, a reused port */
+        hki_link_broke(l);
+    } else if (c) {
+        welcome(l, c);
+    } else if (t->parked < PARKED) {
+        l->state = HKI_PARKED;
+        l->since_us = hki_now_us();
+        t->parked++;
+        hki_epoll_mod(t->epoll, l->fd, false, false, (uint64_t)(uintptr_t)l);
+        l->want_in = l->want_out = false;
+    } else {
+        hki_link_broke(l);
+    }
+}
+
+static void begin(hki_link *l)
+{
+    l->state = HKI_GREETING;
+    l->since_us = hki_now_us();
+    hki_link_greet(l, 0);
+    hki_link_watch(l);
+}
+
+/* Tries the next of the peer's addresses, in turn, for as long as somebody waits. */
+static void dial(hki_link *l)
+{
+    const hki_peer *p = l->comm->peers[l->peer];
+    const bool same_host = p->host_key == l->comm->peers[l->comm->shape.rank]->host_key;
+    for (int tries = 0; tries <= HKI_ADDRESSES && l->fd < 0; tries++, l->address++) {
+        const uint32_t k = l->address % (HKI_ADDRESSES + 1);
+        const char *address = k == 0 ? (same_host ? "127.0.0.1" : "") : p->address[k - 1];
+        if (*address && (same_host || strncmp(address, "127.", 4))) l->fd = hki_tcp_dial(address, p->port);
+    }
+    l->since_us = hki_now_us();
+    l->state = HKI_DIALLING;
+    l->want_in = false;
+    l->want_out = true;
+    l->inbox_bytes = l->notes_bytes = l->notes_sent = 0;
+    if (l->fd < 0 || hki_epoll_add(l->tcp->epoll, l->fd, false, true, (uint64_t)(uintptr_t)l)) hki_link_broke(l);
+}
+
+static void redial(hki_link *l)
+{
+    hki_epoll_del(l->tcp->epoll, l->fd);
+    hki_close(l->fd);
+    l->fd = -1;
+    dial(l);
+}
+
+hki_link *hki_tcp_dial_rank(hki_tcp_comm *c, uint32_t peer, uint32_t channel)
+{
+    hki_link **at = &c->out[channel * c->shape.ranks + peer];
+    if (*at) return *at;
+    hki_link *l = hki_alloc(sizeof *l);
+    if (!l) return NULL;
+    l->tcp = c->tcp;
+    l->fd = -1;
+    l->out = true;
+    l->peer = peer;
+    l->channel = channel;
+    l->hello = (hki_tcp_hello){.uid = c->shape.uid, .token = c->peers[peer]->token, .from = c->shape.rank, .to = peer, .channel = channel};
+    l->next = c->tcp->links;
+    c->tcp->links = l;
+    if (!hki_link_attach(l, c)) {
+        hki_link_free(l);
+        return *at = NULL;
+    }
+    dial(l);
+    return l;
+}
+
+/* A refused connection means that nobody listens there any more: the process has gone, or has left. */
+static bool dialled(hki_link *l)
+{
+    const int r = hki_tcp_connected(l->fd);
+    if (r == 0) return begin(l), true;
+    if (r == -EINPROGRESS) return false;
+    const bool more = l->address % (HKI_ADDRESSES + 1) != 0;
+    if (r == -ECONNREFUSED && !more) hki_link_broke(l);
+    else redial(l);
+    return true;
+}
+
+/* ---- Progress ------------------------------------------------------------------------------------------------------------------- */
+
+static bool let_in(hki_tcp *t)
+{
+    bool any = false;
+    for (int fd; (fd = hki_accept(t->listener)) >= 0; any = true)
+        if (!hki_link_new(t, fd, false, HKI_GREETING)) hki_close(fd);
+    return any;
+}
+
+/* Links that took too long: strangers, parked ones, addresses that do not answer. Those without a communicator are freed. */
+static void sweep(hki_tcp *t, uint64_t now)
+{
+    for (hki_link *l = t->links, *next; l; l = next) {
+        next = l->next;
+        const uint64_t age = now - l->since_us;
+        if (!l->comm && (l->state == HKI_CLOSED || (l->state == HKI_GREETING && age > STRANGER_US) || (l->state == HKI_PARKED && age > PARKED_US)))
+            hki_link_free(l);
+        else if (l->comm && l->out && (l->state == HKI_DIALLING || l->state == HKI_GREETING) && age > TRY_US) redial(l);
+    }
+}
+
+bool hki_tcp_progress(hki_tcp *t)
+{
+    uint64_t ready[64];
+    bool moved = false;
+    const int n = hki_epoll_wait(t->epoll, ready, HKI_COUNT(ready), 0);
+    for (int i = 0; i < n; i++) {
+        hki_link *l = (hki_link *)(uintptr_t)ready[i];
+        if (ready[i] == 1) moved |= let_in(t);
+        if (ready[i] <= 1) continue;
+        if (l->state == HKI_DIALLING) {
+            moved |= dialled(l);
+            continue;
+        }
+        if (l->want_out) moved |= hki_link_write(l);
+        if (l->state == HKI_PARKED) hki_link_broke(l); /* only an error wakes a parked link */
+        else moved |= hki_link_read(l);
+    }
+    if (t->paced) {
+        t->paced = false;
+        for (hki_link *l = t->links; l && !t->paced; l = l->next)
+            if (l->out && l->q_used) moved |= hki_link_write(l);
+    }
+    return moved;
+}
+
+/* ---- A communicator's end ---------------------------------------------------------------------------------------------------------- */
+
+hki_tcp_comm *hki_tcp_comm_open(hki_tcp *t, const hki_shape *s, hki_peer *const *peers, uint64_t pace)
+{
+    hki_tcp_comm *c = hki_alloc(sizeof *c);
+    if (!c) return NULL;
+    c->tcp = t;
+    c->shape = *s;
+    c->peers = peers;
+    const size_t lanes = (size_t)s->channels * s->ranks;
+    c->out = hki_alloc(lanes * sizeof *c->out);
+    c->in = hki_alloc(lanes * sizeof *c->in);
+    c->own = hki_alloc(HKI_KNOWN * sizeof *c->own);
+    c->known = hki_alloc((size_t)s->ranks * HKI_KNOWN * sizeof *c->known);
+    c->lost_us = hki_alloc(s->ranks * sizeof *c->lost_us);
+    c->left = hki_alloc(s->ranks * sizeof *c->left);
+    c->next = t->comms;
+    t->comms = c;
+    if (!c->out || !c->in || !c->own || !c->known || !c->lost_us || !c->left) {
+        hki_tcp_comm_close(c);
+        return NULL;
+    }
+    if (pace) t->rate = pace;
+    for (hki_link *l = t->links, *next; l; l = next) { /* those that came early */
+        next = l->next;
+        if (l->state == HKI_PARKED && l->hello.uid == s->uid && l->hello.to == s->rank) welcome(l, c);
+    }
+    return c;
+}
+
+static bool unsent(const hki_tcp_comm *c)
+{
+    for (const hki_link *l = c->tcp->links; l; l = l->next)
+        if (l->comm == c && (l->state == HKI_UP || l->state == HKI_GREETING) && (l->q_used || l->notes_bytes)) return true;
+    return false;
+}
+
+/* Says goodbye, waits a moment for it to leave, reads what is still coming (closing over unread bytes would reset the connection and
+ * could take the goodbye with it), and closes. */
+void hki_tcp_comm_close(hki_tcp_comm *c)
+{
+    hki_tcp *t = c->tcp;
+    const uint64_t until = hki_now_us() + 300000;
+    for (hki_link *l = t->links; l; l = l->next)
+        if (l->comm == c && l->state == HKI_UP) hki_link_note(l, HKI_FRAME_GOODBYE, NULL, NULL);
+    while (unsent(c) && hki_now_us() < until)
+        for (hki_link *l = t->links; l; l = l->next)
+            if (l->comm == c) {
+                if (!hki_link_write(l) && l->fd >= 0) hki_poll_fd(l->fd, true, hki_now_us() + 1000);
+                hki_link_read(l);
+            }
+    hki_tcp_comm **at = &t->comms;
+    while (*at && *at != c) at = &(*at)->next;
+    if (*at) *at = c->next;
+    for (hki_link *l = t->links, *next; l; l = next) {
+        next = l->next;
+        if (l->comm != c) continue;
+        for (uint8_t junk[4096]; l->fd >= 0 && hki_sock_read(l->fd, junk, sizeof junk) > 0;) { }
+        hki_link_free(l);
+    }
+    hki_free(c->out);
+    hki_free(c->in);
+    hki_free(c->own);
+    hki_free(c->known);
+    hki_free(c->lost_us);
+    hki_free(c->left);
+    hki_free(c);
+}
+
+void hki_tcp_enter(hki_tcp_comm *c, const hki_record *r)
+{
+    c->own[r->seq % HKI_KNOWN] = *r;
+    c->entered = r->seq;
+}
+
+void hki_tcp_probe(hki_tcp_comm *c, uint32_t rank, uint64_t now_us)
+{
+    sweep(c->tcp, now_us);
+    hki_link *l = hki_tcp_dial_rank(c, rank, 0);
+    if (!l || l->state != HKI_UP) return;
+    for (uint64_t seq = l->told; seq < c->entered;) {
+        if (c->entered - ++seq >= HKI_KNOWN) continue;
+        hki_link_note(l, HKI_FRAME_CALL, &c->own[seq % HKI_KNOWN], NULL);
+        l->told = seq;
+    }
+}
+
+bool hki_tcp_entered(hki_tcp_comm *c, uint32_t rank, uint64_t seq, hki_record *r)
+{
+    *r = c->known[rank * HKI_KNOWN + seq % HKI_KNOWN];
+    return r->seq == seq;
+}
+
+void hki_tcp_fail(hki_tcp_comm *c, const hki_notice *n)
+{
+    c->failed = true;
+    c->told = *n;
+    for (hki_link *l = c->tcp->links; l; l = l->next)
+        if (l->comm == c && l->state == HKI_UP) hki_link_note(l, HKI_FRAME_FAIL, NULL, n);
+}
+
+bool hki_tcp_notice(hki_tcp_comm *c, hki_notice *n, uint64_t now_us)
+{
+    if (c->heard) return *n = c->notice, true;
+    for (uint32_t r = 0; r < c->shape.ranks; r++)
+        if (c->lost_us[r] && now_us - c->lost_us[r] > GRACE_US) {
+            *n = (hki_notice){.status = c->left[r] ? HK_PEER_LEFT : HK_PEER_LOST, .culprit = r};
+            return true;
+        }
+    return false;
+}
+
+bool hki_tcp_flushed(hki_tcp_comm *c) { return !unsent(c); }
+bool hki_tcp_left(hki_tcp_comm *c, uint32_t rank) { return c->left[rank]; }

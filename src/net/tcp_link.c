@@ -1,0 +1,272 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "net/tcp_link.h"
+
+#include "base/wire.h"
+#include "diag/log.h"
+#include "os/os.h"
+
+#include <errno.h>
+
+hki_link *hki_link_new(hki_tcp *t, int fd, bool out, hki_link_state state)
+{
+    hki_link *l = hki_alloc(sizeof *l);
+    if (!l) return NULL;
+    l->tcp = t;
+    l->fd = fd;
+    l->out = out;
+    l->state = state;
+    l->since_us = hki_now_us();
+    l->want_in = state != HKI_DIALLING;
+    l->want_out = state == HKI_DIALLING;
+    if (hki_epoll_add(t->epoll, fd, l->want_in, l->want_out, (uint64_t)(uintptr_t)l)) {
+        hki_free(l);
+        return NULL;
+    }
+    l->next = t->links;
+    t->links = l;
+    return l;
+}
+
+void hki_link_free(hki_link *l)
+{
+    hki_link **at = &l->tcp->links;
+    while (*at && *at != l) at = &(*at)->next;
+    if (*at) *at = l->next;
+    if (l->state == HKI_PARKED) l->tcp->parked--;
+    if (l->fd >= 0) {
+        hki_epoll_del(l->tcp->epoll, l->fd);
+        hki_close(l->fd);
+    }
+    hki_free(l->read_ahead);
+    hki_free(l->queue);
+    hki_free(l->queue_bytes);
+    hki_free(l);
+}
+
+/* Registers interest in what this link can use now: reading unless its ring is full, writing if something waits to leave. */
+void hki_link_watch(hki_link *l)
+{
+    if (l->state == HKI_CLOSED) return;
+    const bool full = !l->out && l->complete == HKI_READ_AHEAD;
+    const bool in = l->state != HKI_DIALLING && !full;
+    const bool out = l->state == HKI_DIALLING || ((l->q_used || l->notes_bytes) && !l->tcp->paced && l->state == HKI_UP) ||
+                     (l->notes_bytes && l->state == HKI_GREETING);
+    if (in == l->want_in && out == l->want_out) return;
+    l->want_in = in;
+    l->want_out = out;
+    hki_epoll_mod(l->tcp->epoll, l->fd, in, out, (uint64_t)(uintptr_t)l);
+}
+
+void hki_link_broke(hki_link *l)
+{
+    if (l->state == HKI_CLOSED) return;
+    hki_epoll_del(l->tcp->epoll, l->fd);
+    hki_close(l->fd);
+    l->fd = -1;
+    if (l->state == HKI_PARKED) l->tcp->parked--;
+    l->state = HKI_CLOSED;
+    if (l->comm && !l->goodbye && !l->comm->left[l->peer] && !l->comm->lost_us[l->peer]) l->comm->lost_us[l->peer] = hki_now_us();
+}
+
+bool hki_link_attach(hki_link *l, hki_tcp_comm *c)
+{
+    const hki_shape *s = &c->shape;
+    if (l->out) {
+        l->queue = hki_alloc(s->slots * (HKI_FRAME_HEAD + s->slot_bytes));
+        l->queue_bytes = hki_alloc(s->slots * sizeof *l->queue_bytes);
+        if (!l->queue || !l->queue_bytes) return false;
+    } else if (!(l->read_ahead = hki_alloc(HKI_READ_AHEAD * s->slot_bytes))) {
+        return false;
+    }
+    l->comm = c;
+    (l->out ? c->out : c->in)[l->channel * s->ranks + l->peer] = l;
+    return true;
+}
+
+void hki_link_greet(hki_link *l, uint32_t welcome)
+{
+    hki_tcp_hello h = l->hello;
+    h.welcome = welcome;
+    hki_hello_pack(&h, l->notes + l->notes_bytes);
+    l->notes_bytes += HKI_HELLO;
+    hki_link_write(l);
+}
+
+void hki_link_note(hki_link *l, hki_frame_kind kind, const hki_record *r, const void *payload)
+{
+    const size_t n = payload ? sizeof(hki_notice) : 0;
+    if (l->state == HKI_CLOSED || l->notes_bytes + HKI_FRAME_HEAD + n > HKI_NOTES) return; /* notes repeat what the peer can ask again */
+    hki_frame f = {.kind = (uint8_t)kind, .bytes = (uint32_t)n};
+    if (r) {
+        f.seq = r->seq;
+        f.fingerprint = r->fingerprint;
+        memcpy(f.desc, r->body, sizeof f.desc);
+    }
+    hki_frame_pack(&f, l->notes + l->notes_bytes);
+    if (n) memcpy(l->notes + l->notes_bytes + HKI_FRAME_HEAD, payload, n);
+    l->notes_bytes += HKI_FRAME_HEAD + n;
+    hki_link_write(l);
+}
+
+/* ---- Writing ------------------------------------------------------------------------------------------------------------ */
+
+static bool write_notes(hki_link *l, bool *moved)
+{
+    while (l->notes_sent < l->notes_bytes) {
+        const ssize_t n = hki_sock_write(l->fd, l->notes + l->notes_sent, l->notes_bytes - l->notes_sent);
+        if (n < 0) return hki_link_broke(l), false;
+        if (n == 0) return false;
+        l->notes_sent += (size_t)n;
+        *moved = true;
+    }
+    l->notes_sent = l->notes_bytes = 0;
+    return true;
+}
+
+bool hki_link_write(hki_link *l)
+{
+    bool moved = false;
+    if (l->state == HKI_GREETING || l->state == HKI_UP) {
+        while (l->state != HKI_CLOSED) {
+            if (l->sent == 0 && !write_notes(l, &moved)) break; /* notes go between messages, never into one */
+            if (l->state != HKI_UP || !l->q_used) break;
+            const hki_shape *s = &l->comm->shape;
+            const size_t total = l->queue_bytes[l->q_first], allowed = hki_tcp_allowance(l->tcp, total - l->sent);
+            if (!allowed) break;
+            const ssize_t n = hki_sock_write(l->fd, l->queue + l->q_first * (HKI_FRAME_HEAD + s->slot_bytes) + l->sent, allowed);
+            if (n < 0) hki_link_broke(l);
+            if (n <= 0) break;
+            if (l->tcp->rate) l->tcp->bucket -= (uint64_t)n;
+            moved = true;
+            l->sent += (size_t)n;
+            if (l->sent < total) continue;
+            l->sent = 0;
+            l->q_first = (l->q_first + 1) % s->slots;
+            l->q_used--;
+        }
+        hki_link_watch(l);
+    }
+    return moved;
+}
+
+/* ---- Reading ------------------------------------------------------------------------------------------------------------ */
+
+static void corrupt(hki_link *l)
+{
+    if (l->comm && !l->comm->heard) {
+        l->comm->notice = (hki_notice){.status = HK_CORRUPT, .culprit = l->peer};
+        l->comm->heard = true;
+    }
+    hki_link_broke(l);
+}
+
+static void learn(hki_tcp_comm *c, uint32_t peer, const hki_frame *f)
+{
+    if (!f->seq) return;
+    hki_record *r = &c->known[peer * HKI_KNOWN + f->seq % HKI_KNOWN];
+    if (r->seq > f->seq) return;
+    r->seq = f->seq;
+    r->fingerprint = f->fingerprint;
+    memcpy(r->body, f->desc, sizeof f->desc);
+}
+
+static void take_inbox(hki_link *l, size_t n)
+{
+    l->inbox_bytes -= n;
+    memmove(l->inbox, l->inbox + n, l->inbox_bytes);
+}
+
+/* The answer to our hello. */
+static bool answered(hki_link *l)
+{
+    hki_tcp_hello h;
+    if (l->inbox_bytes < HKI_HELLO) return false;
+    const bool good = hki_hello_parse(l->inbox, &h) && h.welcome == 1 && h.uid == l->hello.uid && h.from == l->hello.from && h.to == l->hello.to;
+    take_inbox(l, HKI_HELLO);
+    if (!good) return hki_link_broke(l), false; /* somebody else: tcp.c tries the next address */
+    l->state = HKI_UP;
+    l->since_us = hki_now_us();
+    if (l->comm->failed) hki_link_note(l, HKI_FRAME_FAIL, NULL, &l->comm->told);
+    return true;
+}
+
+/* A note is complete in the inbox, or not yet. */
+static bool note(hki_link *l, const hki_frame *f)
+{
+    if (l->inbox_bytes < HKI_FRAME_HEAD + f->bytes) return false;
+    hki_tcp_comm *c = l->comm;
+    if (f->kind == HKI_FRAME_FAIL && !c->heard) {
+        memcpy(&c->notice, l->inbox + HKI_FRAME_HEAD, sizeof c->notice);
+        c->heard = true;
+    }
+    if (f->kind == HKI_FRAME_CALL) learn(c, l->peer, f);
+    if (f->kind == HKI_FRAME_GOODBYE) l->goodbye = c->left[l->peer] = true;
+    take_inbox(l, HKI_FRAME_HEAD + f->bytes);
+    return true;
+}
+
+/* Moves what the inbox has of the message being read. */
+static void fill(hki_link *l)
+{
+    const uint32_t slot = (l->first + l->complete) % HKI_READ_AHEAD;
+    const size_t n = hki_min(l->inbox_bytes, l->frame[slot].bytes - l->got);
+    memcpy(l->read_ahead + slot * l->comm->shape.slot_bytes + l->got, l->inbox, n);
+    take_inbox(l, n);
+    l->got += n;
+    if (l->got == l->frame[slot].bytes) {
+        l->reading = false;
+        l->complete++;
+    }
+}
+
+/* Understands as much of the inbox as it can; false when more bytes (or room) are needed first. */
+static bool understand(hki_link *l)
+{
+    hki_frame f;
+    if (l->state == HKI_GREETING && l->out) return answered(l);
+    if (l->state == HKI_GREETING) {
+        if (l->inbox_bytes < HKI_HELLO) return false;
+        if (!hki_hello_parse(l->inbox, &l->hello) || l->hello.welcome) return hki_link_broke(l), false;
+        take_inbox(l, HKI_HELLO);
+        hki_tcp_greeted(l);
+        return l->state == HKI_UP;
+    }
+    if (l->state != HKI_UP) return false;
+    if (l->reading) return fill(l), !l->reading;
+    if (l->inbox_bytes < HKI_FRAME_HEAD) return false;
+    if (!hki_frame_parse(l->inbox, l->comm->shape.slot_bytes, &f)) return corrupt(l), false;
+    if (f.kind != HKI_FRAME_DATA) return note(l, &f);
+    if (l->out) return corrupt(l), false;
+    if (l->complete == HKI_READ_AHEAD) return false;
+    learn(l->comm, l->peer, &f);
+    l->frame[(l->first + l->complete) % HKI_READ_AHEAD] = f;
+    take_inbox(l, HKI_FRAME_HEAD);
+    l->got = 0;
+    l->reading = true;
+    return fill(l), !l->reading;
+}
+
+bool hki_link_read(hki_link *l)
+{
+    bool moved = false;
+    while (l->state != HKI_CLOSED && l->state != HKI_DIALLING && l->state != HKI_PARKED) {
+        while (l->inbox_bytes && understand(l)) moved = true;
+        if (l->state == HKI_CLOSED || (l->inbox_bytes && !l->reading && l->complete == HKI_READ_AHEAD)) break;
+        ssize_t n;
+        if (l->reading && l->inbox_bytes == 0) { /* the rest of a message goes straight where it belongs */
+            const uint32_t slot = (l->first + l->complete) % HKI_READ_AHEAD;
+            n = hki_sock_read(l->fd, l->read_ahead + slot * l->comm->shape.slot_bytes + l->got, l->frame[slot].bytes - l->got);
+            if (n > 0) l->got += (size_t)n;
+            if (n > 0 && l->got == l->frame[slot].bytes) l->reading = false, l->complete++;
+        } else {
+            if (l->inbox_bytes == HKI_INBOX) break;
+            n = hki_sock_read(l->fd, l->inbox + l->inbox_bytes, HKI_INBOX - l->inbox_bytes);
+            if (n > 0) l->inbox_bytes += (size_t)n;
+        }
+        if (n < 0) hki_link_broke(l);
+        if (n <= 0) break;
+        moved = true;
+    }
+    hki_link_watch(l);
+    return moved;
+}

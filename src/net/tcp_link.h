@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A link: one socket of a TCP lane, at either end. Internal to the transport.
+ *
+ *     out  dialled here; sends DATA, and CALL, FAIL, GOODBYE; receives only the latter three
+ *     in   accepted here; the mirror image
+ *
+ * States go one way: DIALLING -> GREETING -> UP -> CLOSED. An accepted socket starts in GREETING; it is PARKED while its communicator
+ * does not exist here yet. */
+#ifndef HKI_TCP_LINK_H
+#define HKI_TCP_LINK_H
+
+#include "net/frame.h"
+#include "net/tcp.h"
+
+#define HKI_INBOX (HKI_FRAME_HEAD + 1024)
+#define HKI_NOTES 2048
+#define HKI_READ_AHEAD 4
+#define HKI_KNOWN 8 /* calls of each peer, and of our own, remembered for reports */
+
+typedef enum hki_link_state { HKI_DIALLING, HKI_GREETING, HKI_PARKED, HKI_UP, HKI_CLOSED } hki_link_state;
+
+typedef struct hki_link {
+    struct hki_link *next;         /* of the process */
+    hki_tcp *tcp;
+    hki_tcp_comm *comm;            /* NULL: not attached yet */
+    int fd;
+    hki_link_state state;
+    bool out, want_in, want_out;   /* as registered with epoll */
+    bool goodbye;                  /* the peer said it; what follows is no failure */
+    uint32_t peer, channel;
+    uint64_t since_us;             /* of the current state */
+    uint32_t address;              /* out: which of the peer's addresses is being tried */
+    hki_tcp_hello hello;           /* in: what was said */
+    /* Bytes read and not understood yet. */
+    uint8_t inbox[HKI_INBOX];
+    size_t inbox_bytes;
+    /* in: a ring of messages read ahead */
+    uint8_t *read_ahead;
+    hki_frame frame[HKI_READ_AHEAD];
+    size_t got;                    /* payload bytes of the message being read */
+    uint32_t first, complete;      /* oldest; complete ones */
+    bool reading;                  /* the one after the complete ones has begun */
+    hki_notice notice;             /* FAIL payload being read */
+    /* out: a ring of framed messages, each HKI_FRAME_HEAD + slot_bytes */
+    uint8_t *queue;
+    size_t *queue_bytes, sent;     /* sent: bytes of the oldest that have left */
+    uint32_t q_first, q_used;
+    /* Frames of our own (CALL, FAIL, GOODBYE): go out between messages. */
+    uint8_t notes[HKI_NOTES];
+    size_t notes_bytes, notes_sent;
+    uint64_t told;                 /* sequence of the last call told by CALL */
+} hki_link;
+
+typedef struct hki_tcp_port {
+    hki_port port;
+    hki_tcp_comm *comm;
+    uint32_t channel;
+} hki_tcp_port_t;
+
+struct hki_tcp_comm {
+    hki_tcp_comm *next;
+    hki_tcp *tcp;
+    hki_shape shape;
+    hki_peer *const *peers;
+    hki_link **out, **in;          /* [channel * ranks + peer] */
+    hki_record *own;               /* HKI_KNOWN, by sequence */
+    uint64_t entered;
+    hki_record *known;             /* [peer * HKI_KNOWN + seq % HKI_KNOWN] */
+    uint64_t *lost_us;             /* by peer: when its link broke, 0 = not */
+    bool *left;                    /* by peer: said goodbye */
+    bool heard;                    /* a notice came */
+    hki_notice notice;
+    hki_notice told;               /* our own notice, for links that come up later */
+    bool failed;
+};
+
+struct hki_tcp {
+    int epoll, listener;
+    uint16_t port;
+    uint64_t token;                /* of this process's segment: who is meant by a hello */
+    hki_tcp_comm *comms;
+    hki_link *links;
+    uint32_t parked;
+    /* A token bucket for all that leaves: rate 0 = no limit. */
+    uint64_t rate, bucket, filled_us;
+    bool paced;                    /* something waits for the bucket */
+};
+
+/* ---- tcp_link.c */
+hki_link *hki_link_new(hki_tcp *, int fd, bool out, hki_link_state);
+void hki_link_free(hki_link *);
+/* Reads and writes what is possible; true if bytes moved. A broken socket closes the link and tells its communicator. */
+bool hki_link_read(hki_link *);
+bool hki_link_write(hki_link *);
+void hki_link_note(hki_link *, hki_frame_kind, const hki_record *, const void *payload);
+void hki_link_watch(hki_link *);
+void hki_link_broke(hki_link *);
+/* Greetings: sends ours, or acts on what came. */
+void hki_link_greet(hki_link *, uint32_t welcome);
+bool hki_link_attach(hki_link *, hki_tcp_comm *);
+/* ---- tcp.c */
+hki_link *hki_tcp_dial_rank(hki_tcp_comm *, uint32_t peer, uint32_t channel);
+void hki_tcp_greeted(hki_link *); /* a hello came on an accepted link */
+size_t hki_tcp_allowance(hki_tcp *, size_t want);
+
+#endif

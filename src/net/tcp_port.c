@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The lane verbs over TCP: messages are framed in a ring per destination and read ahead in a ring per source. */
+#include "net/tcp_link.h"
+
+#include "os/os.h"
+
+#include <string.h>
+
+static hki_link *outgoing(hki_tcp_port_t *p, uint32_t peer)
+{
+    hki_link *l = p->comm->out[p->channel * p->port.ranks + peer];
+    return l ? l : hki_tcp_dial_rank(p->comm, peer, p->channel);
+}
+
+static uint8_t *tail(hki_tcp_port_t *p, hki_link *l)
+{
+    return l->queue + (l->q_first + l->q_used) % p->comm->shape.slots * (HKI_FRAME_HEAD + p->port.slot_bytes);
+}
+
+static hki_go reserve(hki_port *port, const uint32_t *peers, uint32_t n, size_t bytes, void **at, uint32_t *nat)
+{
+    hki_tcp_port_t *p = (hki_tcp_port_t *)port;
+    HKI_ASSERT(bytes <= port->slot_bytes);
+    for (uint32_t i = 0; i < n; i++) {
+        hki_link *l = outgoing(p, peers[i]);
+        if (!l || l->q_used == p->comm->shape.slots || l->state == HKI_CLOSED) return HKI_NOT_YET; /* a broken link is reported by the check */
+        at[i] = tail(p, l) + HKI_FRAME_HEAD;
+    }
+    *nat = n;
+    return HKI_GO;
+}
+
+/* The call a message belongs to, for reports at the other end. */
+static void describe(const hki_tcp_comm *c, uint64_t fingerprint, hki_frame *f)
+{
+    for (uint64_t k = 0; k < HKI_KNOWN && k < c->entered; k++) {
+        const hki_record *r = &c->own[(c->entered - k) % HKI_KNOWN];
+        if (r->fingerprint != fingerprint) continue;
+        f->seq = r->seq;
+        memcpy(f->desc, r->body, sizeof f->desc);
+        return;
+    }
+}
+
+static void commit(hki_port *port, const uint32_t *peers, uint32_t n, size_t bytes, uint64_t fingerprint)
+{
+    hki_tcp_port_t *p = (hki_tcp_port_t *)port;
+    hki_frame f = {.kind = HKI_FRAME_DATA, .bytes = (uint32_t)bytes, .fingerprint = fingerprint};
+    describe(p->comm, fingerprint, &f);
+    for (uint32_t i = 0; i < n; i++) {
+        hki_link *l = outgoing(p, peers[i]);
+        hki_frame_pack(&f, tail(p, l));
+        l->queue_bytes[(l->q_first + l->q_used) % p->comm->shape.slots] = HKI_FRAME_HEAD + bytes;
+        l->q_used++;
+        if (l->q_used == 1 || !l->want_out) hki_link_write(l);
+    }
+    port->stats.messages_sent += n;
+    port->stats.bytes_sent += n * bytes;
+}
+
+static hki_go peek(hki_port *port, uint32_t peer, hki_msg *m)
+{
+    hki_tcp_port_t *p = (hki_tcp_port_t *)port;
+    hki_link *l = p->comm->in[p->channel * port->ranks + peer];
+    if (!l || !l->complete) return HKI_NOT_YET;
+    m->data = l->read_ahead + l->first * port->slot_bytes;
+    m->bytes = l->frame[l->first].bytes;
+    m->fingerprint = l->frame[l->first].fingerprint;
+    m->mask = UINT64_MAX;
+    return HKI_GO;
+}
+
+static void release(hki_port *port, uint32_t peer)
+{
+    hki_tcp_port_t *p = (hki_tcp_port_t *)port;
+    hki_link *l = p->comm->in[p->channel * port->ranks + peer];
+    port->stats.messages_received++;
+    port->stats.bytes_received += l->frame[l->first].bytes;
+    const bool was_full = l->complete == HKI_READ_AHEAD;
+    l->first = (l->first + 1) % HKI_READ_AHEAD;
+    l->complete--;
+    if (was_full) hki_link_read(l); /* what waited in the inbox or the socket */
+}
+
+static uint32_t unread(hki_port *port, uint32_t peer)
+{
+    hki_tcp_port_t *p = (hki_tcp_port_t *)port;
+    const hki_link *l = p->comm->out[p->channel * port->ranks + peer];
+    return l && l->state != HKI_CLOSED ? l->q_used : 0;
+}
+
+static void close_port(hki_port *port) { hki_free(port); }
+
+static const hki_port_ops ops = {reserve, commit, peek, release, unread, close_port};
+
+hki_port *hki_tcp_port(hki_tcp_comm *c, uint32_t channel)
+{
+    hki_tcp_port_t *p = hki_alloc(sizeof *p);
+    if (!p) return NULL;
+    p->port = (hki_port){.ops = &ops, .ranks = c->shape.ranks, .rank = c->shape.rank, .slot_bytes = c->shape.slot_bytes};
+    p->comm = c;
+    p->channel = channel;
+    return &p->port;
+}

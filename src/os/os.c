@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "os/os.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+uint64_t hki_now_us(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000u + (uint64_t)t.tv_nsec / 1000u;
+}
+
+void hki_yield(void) { sched_yield(); }
+
+void hki_random(void *buf, size_t n)
+{
+    unsigned char *p = buf;
+    while (n) {
+        const ssize_t got = getrandom(p, n, 0);
+        if (got < 0 && errno == EINTR) continue;
+        HKI_ASSERT(got > 0);
+        p += got;
+        n -= (size_t)got;
+    }
+}
+
+/* CPUs worth of quota, rounded up; 0 = no limit. cgroup v2's cpu.max, else v1's pair. */
+static uint32_t quota(void)
+{
+    char line[64];
+    long long max = -1, period = 0;
+    FILE *f = fopen("/sys/fs/cgroup/cpu.max", "re");
+    if (f) {
+        if (fgets(line, sizeof line, f) && sscanf(line, "%lld %lld", &max, &period) != 2) max = -1;
+        fclose(f);
+    } else if ((f = fopen("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "re"))) {
+        if (fscanf(f, "%lld", &max) != 1) max = -1;
+        fclose(f);
+        if ((f = fopen("/sys/fs/cgroup/cpu/cpu.cfs_period_us", "re"))) {
+            if (fscanf(f, "%lld", &period) != 1) period = 0;
+            fclose(f);
+        }
+    }
+    return max > 0 && period > 0 ? (uint32_t)((max + period - 1) / period) : 0;
+}
+
+uint32_t hki_affinity(void *mask_out)
+{
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    if (sched_getaffinity(0, sizeof set, &set)) {
+        const long n = sysconf(_SC_NPROCESSORS_ONLN);
+        return n > 0 ? (uint32_t)n : 1;
+    }
+    if (mask_out) memcpy(mask_out, &set, sizeof set);
+    return (uint32_t)CPU_COUNT(&set);
+}
+
+uint32_t hki_cpus(void)
+{
+    const uint32_t allowed = hki_affinity(NULL), q = quota();
+    const uint32_t n = q && q < allowed ? q : allowed;
+    return n ? n : 1;
+}
+
+void hki_hostname(char out[64])
+{
+    if (gethostname(out, 63)) strcpy(out, "?");
+    out[63] = 0;
+}
+
+uint64_t hki_host_key(void)
+{
+    const char *pretend = hki_env("HOCKET_HOST_KEY");
+    if (pretend) return hki_hash_bytes(1, pretend, strlen(pretend));
+    char id[128] = "";
+    FILE *f = fopen("/proc/sys/kernel/random/boot_id", "re");
+    if (f) {
+        if (!fgets(id, 64, f)) id[0] = 0;
+        fclose(f);
+    }
+    struct stat ns;
+    const uint64_t net = stat("/proc/self/ns/net", &ns) ? 0 : ns.st_ino;
+    return hki_mix(hki_hash_bytes(2, id, strlen(id)), net);
+}
+
+/* ---- Memory files ---------------------------------------------------------------------------------------------------- */
+
+#ifndef MFD_NOEXEC_SEAL
+#define MFD_NOEXEC_SEAL 0x0008U
+#endif
+
+int hki_memfd(size_t bytes)
+{
+    int fd = memfd_create("hocket", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
+    if (fd < 0 && errno == EINVAL) fd = memfd_create("hocket", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (fd < 0) return -errno;
+    if (ftruncate(fd, (off_t)bytes) || fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)) {
+        const int e = errno;
+        close(fd);
+        return -e;
+    }
+    return fd;
+}
+
+void *hki_map_shared(int fd, size_t bytes, bool writable)
+{
+    struct stat st;
+    if (fstat(fd, &st) || st.st_size < 0 || (size_t)st.st_size < bytes) return NULL; /* else touching it could raise SIGBUS */
+    void *p = mmap(NULL, bytes, PROT_READ | (writable ? PROT_WRITE : 0), MAP_SHARED | MAP_NORESERVE, fd, 0);
+    return p == MAP_FAILED ? NULL : p;
+}
+
+void *hki_map_private(size_t bytes)
+{
+    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    return p == MAP_FAILED ? NULL : p;
+}
+
+void hki_unmap(void *p, size_t bytes)
+{
+    if (p) munmap(p, bytes);
+}
+
+void hki_punch(void *p, size_t bytes) { madvise(p, bytes, MADV_REMOVE); }
+size_t hki_page(void) { return (size_t)sysconf(_SC_PAGESIZE); }
+
+size_t hki_segment_limit(void)
+{
+    const size_t page = hki_page(), ram = (size_t)sysconf(_SC_PHYS_PAGES) * page;
+    size_t limit = hki_min(ram, (size_t)64 << 30);
+    struct rlimit as;
+    if (!getrlimit(RLIMIT_AS, &as) && as.rlim_cur != RLIM_INFINITY) limit = hki_min(limit, (size_t)as.rlim_cur / 64);
+#if defined __SANITIZE_THREAD__ || defined __SANITIZE_ADDRESS__
+    limit = hki_min(limit, (size_t)1 << 30); /* shadow memory is costly */
+#endif
+    return limit / page * page;
+}
+
+int hki_life_lock(int fd)
+{
+    struct flock l = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = 0, .l_len = 1};
+    return fcntl(fd, F_SETLK, &l) ? -errno : 0;
+}
+
+bool hki_life_held(int fd)
+{
+    struct flock l = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = 0, .l_len = 1};
+    return fcntl(fd, F_GETLK, &l) || l.l_type != F_UNLCK;
+}

@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tune/choose.h"
+
+#include <stdio.h>
+#include <string.h>
+
+typedef struct rule {
+    hki_op op;
+    uint32_t max_ranks;
+    size_t max_bytes;
+    const char *name;
+} rule;
+
+#define ANY UINT32_MAX
+#define KIB(n) ((size_t)(n) << 10)
+#define MIB(n) ((size_t)(n) << 20)
+
+/* First match wins; a rule whose algorithm is not there or cannot do the call is passed over. */
+static const rule shared[] = {
+    {HKI_ALL_REDUCE, 16, KIB(8), "one_shot"},  {HKI_ALL_REDUCE, ANY, KIB(2), "recursive_doubling"}, {HKI_ALL_REDUCE, ANY, SIZE_MAX, "direct"},
+    {HKI_ALL_GATHER, ANY, SIZE_MAX, "direct"}, {HKI_ALL_GATHER_V, ANY, SIZE_MAX, "direct"},
+    {HKI_REDUCE_SCATTER, ANY, SIZE_MAX, "direct"}, {HKI_REDUCE_SCATTER_V, ANY, SIZE_MAX, "direct"},
+    {HKI_BROADCAST, ANY, SIZE_MAX, "binomial"},
+};
+static const rule network[] = {
+    {HKI_ALL_REDUCE, 4, KIB(16), "one_shot"}, {HKI_ALL_REDUCE, ANY, KIB(8), "recursive_doubling"}, {HKI_ALL_REDUCE, 16, MIB(4), "direct"},
+    {HKI_ALL_REDUCE, 16, SIZE_MAX, "ring"},   {HKI_ALL_REDUCE, ANY, MIB(4), "circulant"}, {HKI_ALL_REDUCE, ANY, SIZE_MAX, "ring"},
+    {HKI_ALL_GATHER, ANY, KIB(256), "bruck"}, {HKI_ALL_GATHER, ANY, SIZE_MAX, "ring"}, {HKI_ALL_GATHER_V, ANY, SIZE_MAX, "direct"},
+    {HKI_REDUCE_SCATTER, ANY, MIB(4), "direct"}, {HKI_REDUCE_SCATTER, ANY, SIZE_MAX, "ring"},
+    {HKI_BROADCAST, 3, SIZE_MAX, "binomial"}, {HKI_BROADCAST, ANY, KIB(256), "binomial"}, {HKI_BROADCAST, ANY, SIZE_MAX, "scatter_all_gather"},
+    {HKI_ALL_TO_ALL, ANY, KIB(2), "bruck"},
+};
+
+size_t hki_call_bytes(const hki_call *c)
+{
+    const bool split = c->op != HKI_ALL_REDUCE && c->op != HKI_BROADCAST && c->op != HKI_REDUCE;
+    return c->count * hk_dtype_size(c->dtype) * (split ? c->ranks : 1);
+}
+
+bool hki_forced_parse(const char *text, hki_forced *f, char error[160])
+{
+    char copy[512], *save = NULL;
+    memset(f, 0, sizeof *f);
+    if (!text) return true;
+    snprintf(copy, sizeof copy, "%s", text);
+    for (char *t = strtok_r(copy, ",;", &save); t; t = strtok_r(NULL, ",;", &save)) {
+        char *colon = strchr(t, ':');
+        hki_op only = HKI_OPS;
+        if (colon) *colon = 0;
+        if (colon && (!hki_op_parse(t, &only) || only >= HKI_COLLECTIVES))
+            return snprintf(error, 160, "unknown operation '%.40s' in algorithm choice", t), false;
+        const char *name = colon ? colon + 1 : t;
+        bool any = false;
+        for (unsigned op = 0; op < HKI_COLLECTIVES; op++) {
+            if (only != HKI_OPS && only != op) continue;
+            const hki_algo *a = hki_algo_find((hki_op)op, name);
+            if (a) f->by_op[op] = a, any = true;
+        }
+        if (!any)
+            return snprintf(error, 160, "unknown algorithm '%.40s'%s%.20s; `hocket info algos` lists them", name, colon ? " for " : "",
+                            colon ? t : ""), false;
+    }
+    return true;
+}
+
+/* Folds that all associate in rank order give the same bits whatever the algorithm, window or transport. */
+static bool able(const hki_algo *a, const hki_call *c, bool strict)
+{
+    if (strict && hki_op_reduces(c->op) && c->ranks > 2 && !(a->traits & HKI_FOLD_ONCE)) return false;
+    return !hki_algo_objection(a, c);
+}
+
+/* f16 and bf16 want the algorithm that rounds once. */
+static bool prefers_one_fold(const hki_call *c) { return hki_op_reduces(c->op) && (c->dtype == HK_F16 || c->dtype == HK_BF16); }
+
+static const hki_algo *by_rules(const hki_call *c, bool tcp, bool strict)
+{
+    const rule *rules = tcp ? network : shared;
+    const size_t n = tcp ? HKI_COUNT(network) : HKI_COUNT(shared), bytes = hki_call_bytes(c);
+    for (size_t i = 0; i < n; i++) {
+        const rule *r = &rules[i];
+        if (r->op != c->op || c->ranks > r->max_ranks || bytes > r->max_bytes) continue;
+        const hki_algo *a = hki_algo_find(c->op, r->name);
+        if (a && able(a, c, strict || prefers_one_fold(c))) return a;
+    }
+    return NULL;
+}
+
+static const hki_algo *first_able(const hki_call *c, bool strict)
+{
+    for (const hki_algo *const *a = hki_algos; *a; a++)
+        if (((*a)->ops & HKI_OP_BIT(c->op)) && able(*a, c, strict)) return *a;
+    return NULL;
+}
+
+const hki_algo *hki_choose(const hki_call *c, bool tcp, const hki_algo *forced, bool strict, char error[160])
+{
+    if (forced && able(forced, c, strict)) return forced;
+    const hki_algo *a = by_rules(c, tcp, strict);
+    if (!a) a = first_able(c, strict);
+    if (!a && !strict) a = prefers_one_fold(c) ? first_able(c, false) : NULL;
+    if (!forced && a) return a;
+    const char *why = forced ? hki_algo_objection(forced, c) : "no algorithm of this build can do it";
+    snprintf(error, 160, "%s%s: %.90s%s%s", hki_op_name(c->op), forced ? " by the forced algorithm" : "",
+             why ? why : "it depends on the ranks' order of arrival, which strict determinism excludes", a ? "; use " : "", a ? a->name : "");
+    return NULL;
+}
