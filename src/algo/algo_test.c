@@ -40,9 +40,8 @@ static void compare_cost(const hki_algo *a, const world_call *w, const hki_check
     const hki_cost k = a->cost(c);
     char text[256];
     snprintf(text, sizeof text, "cost (rounds, messages, busiest, total): stated %lu %lu %lu %lu, measured %lu %lu %lu %lu",
-             (unsigned long)k.rounds,
-             (unsigned long)k.messages, (unsigned long)k.busiest, (unsigned long)k.total, (unsigned long)m->rounds,
-                 (unsigned long)m->messages, (unsigned long)m->busiest, (unsigned long)m->total);
+             (unsigned long)k.rounds, (unsigned long)k.messages, (unsigned long)k.busiest, (unsigned long)k.total,
+             (unsigned long)m->rounds, (unsigned long)m->messages, (unsigned long)m->busiest, (unsigned long)m->total);
     if (k.rounds != m->rounds || k.messages != m->messages || k.busiest != m->busiest || k.total != m->total)
         complain(a, w, text);
 }

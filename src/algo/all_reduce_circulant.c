@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Circulant-graph all-reduce: reduce-scatter with skips ceil(P/2), ceil(P/4), .. 1, all-gather with the same skips backwards.
- * For every P it has both optima at once: 2 ceil(log2 P) rounds and 2(P-1)/P n bytes sent by each rank. T = 2L a + 2(P-1)/P n b
- * + (P-1)/P n g. Ranks combine out of order, so the operator must commute. J. L. Traff, "Optimal, non-pipelined reduce-scatter
- * and allreduce algorithms", arXiv:2410.14234, 2024. */
+ * For every P it has both optima at once: 2 ceil(log2 P) rounds and 2(P-1)/P n bytes sent by each rank.
+ * T = 2L a + 2(P-1)/P n b + (P-1)/P n g. Ranks combine out of order, so the operator must commute. J. L. Traff,
+ * "Optimal, non-pipelined reduce-scatter and allreduce algorithms", arXiv:2410.14234, 2024. */
 #include "algo/phases.h"
 
 static void emit(hki_plan *p, const hki_call *c)

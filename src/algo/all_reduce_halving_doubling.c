@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Rabenseifner's all-reduce: reduce-scatter by recursive halving, all-gather by recursive doubling. 2 log2 P rounds and 2(P-1)/P
- * n bytes where P is a power of two, 2 floor(log2 P) + 2 rounds and up to 2n more else. T = 2L a + 2n b + n g. Neighbours
- * exchange first and hold the largest ranges, so ranges of folded ranks are contiguous, most bytes stay near, and the
+ * Rabenseifner's all-reduce: reduce-scatter by recursive halving, all-gather by recursive doubling. 2 log2 P rounds and
+ * 2(P-1)/P n bytes where P is a power of two, 2 floor(log2 P) + 2 rounds and up to 2n more else. T = 2L a + 2n b + n g.
+ * Neighbours exchange first and hold the largest ranges, so ranges of folded ranks are contiguous, most bytes stay near, and the
  * association is that of recursive_doubling. Rabenseifner, ICCS 2004; Thakur, Rabenseifner & Gropp, IJHPCA 19(1), 2005. */
 #include "algo/phases.h"
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Recursive doubling: in round i ranks that differ in bit i swap whole vectors and fold them. ceil(log2 P) rounds if P is a
- * power of two, else floor(log2 P) + 2: neighbours fold in pairs first and the odd ones get the result last. T = L(a + n b + n
- * g). Fewest rounds, so for small vectors. The ranks folded so far are always a contiguous range and the lower range comes
- * first: all ranks do the same sum. Thakur, Rabenseifner & Gropp, IJHPCA 19(1), 2005. */
+ * power of two, else floor(log2 P) + 2: neighbours fold in pairs first and the odd ones get the result last.
+ * T = L(a + n b + n g). Fewest rounds, so for small vectors. The ranks folded so far are always a contiguous range and the lower
+ * range comes first: all ranks do the same sum. Thakur, Rabenseifner & Gropp, IJHPCA 19(1), 2005. */
 #include "algo/phases.h"
 
 static void emit(hki_plan *p, const hki_call *c)

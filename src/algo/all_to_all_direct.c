@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Direct all-to-all: all sends at once, the next rank's first, then all receives. 1 round, P-1 messages: T = a + (P-2) o + (P-1)
- * n b. Wants as many slots as ranks to run without waiting. */
+ * Direct all-to-all: all sends at once, the next rank's first, then all receives. 1 round, P-1 messages:
+ * T = a + (P-2) o + (P-1) n b. Wants as many slots as ranks to run without waiting. */
 #include "algo/phases.h"
 
 static void emit(hki_plan *p, const hki_call *c)

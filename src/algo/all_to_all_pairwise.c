@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Pairwise all-to-all: in turn k a rank sends to the one k ahead and receives from the one k behind. Blocks do not depend on
- * each other, so it is 1 round, but an in-order walk has one block in flight per rank and two slots are enough: T = (P-1)(a + n
- * b) then. Thakur, Rabenseifner & Gropp, IJHPCA 19(1), 2005. */
+ * each other, so it is 1 round, but an in-order walk has one block in flight per rank and two slots are enough:
+ * T = (P-1)(a + n b) then. Thakur, Rabenseifner & Gropp, IJHPCA 19(1), 2005. */
 #include "algo/phases.h"
 
 static void emit(hki_plan *p, const hki_call *c)

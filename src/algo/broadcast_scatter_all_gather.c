@@ -27,15 +27,15 @@ static hki_cost cost(const hki_call *c)
     uint64_t hops = 0; /* of all parts down the tree: one for each set bit of the distance */
     for (uint32_t v = 1; v < P; v++) hops += (uint64_t)__builtin_popcount(v);
     return (hki_cost){.rounds = hki_log2_floor(c->ranks) + hki_circulant_rounds(c->ranks),
-                      .messages = 2 * hki_log2_ceil(c->ranks),
-                      .busiest = 2 * (P - 1) * (n / P), .total = (hops + P * (P - 1)) * (n / P)};
+                      .messages = 2 * hki_log2_ceil(c->ranks), .busiest = 2 * (P - 1) * (n / P),
+                      .total = (hops + P * (P - 1)) * (n / P)};
 }
 
 const hki_algo hki_algo_broadcast_scatter_all_gather = {
     .name = "scatter_all_gather",
     .summary = "parts dealt out, then gathered by all: least bytes for large vectors",
     .ops = HKI_OP_BIT(HKI_BROADCAST),
-    .span = HKI_SPAN_ALL,
+    .span = HKI_SPAN_HALF,
     .emit = emit,
     .cost = cost,
 };

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Halves and scaffolding that several algorithms share, so that reduce_scatter and all_gather together give all_reduce bit for
- * bit.
+ * Halves and scaffolding that several algorithms share: reduce_scatter and all_gather together give all_reduce bit for bit.
  *
  * Reducing phases take `work`, where partial results live (OUT of an all_reduce; temporary blocks of a reduce_scatter, whose
  * input must stay as it is), and `result`, the one block where this rank's part ends complete. Gathering phases start from the

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Recursive-halving reduce-scatter: in each round pairs of ranks swap and fold halves of what they still hold, neighbours first,
- * so that ranges of folded ranks are contiguous; the price is one hop at the end that brings blocks to their ranks. floor(log2
- * P) + 1 rounds for powers of two, one more else; T = (L + 1) a + P n b + (P-1) n g. The same sums as all_reduce by
+ * so that ranges of folded ranks are contiguous; the price is one hop at the end that brings blocks to their ranks.
+ * floor(log2 P) + 1 rounds for powers of two, one more else; T = (L + 1) a + P n b + (P-1) n g. The same sums as all_reduce by
  * halving_doubling. Thakur, Rabenseifner & Gropp, IJHPCA 19(1), 2005. */
 #include "algo/phases.h"
 

@@ -25,10 +25,11 @@ static inline uint32_t hki_log2_ceil(uint32_t n) { return n <= 1 ? 0 : 32u - (ui
 /* floor(log2(n)), n >= 1. */
 static inline uint32_t hki_log2_floor(uint32_t n) { return 31u - (uint32_t)__builtin_clz(n); }
 
-/* A well-mixed 64-bit hash of (h, v): fold values one by one. splitmix64's finaliser (Steele, Lea, Flood 2014). */
+/* A well-mixed 64-bit hash of (h, v): fold values one by one. splitmix64's finaliser (Steele, Lea, Flood 2014); the multiplication
+ * first keeps pairs of small numbers apart. */
 static inline uint64_t hki_mix(uint64_t h, uint64_t v)
 {
-    h ^= v + 0x9e3779b97f4a7c15u + (h << 6) + (h >> 2);
+    h = (h + 0x9e3779b97f4a7c15u) * 0xd1342543de82ef95u + v;
     h = (h ^ (h >> 30)) * 0xbf58476d1ce4e5b9u;
     h = (h ^ (h >> 27)) * 0x94d049bb133111ebu;
     return h ^ (h >> 31);

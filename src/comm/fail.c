@@ -33,13 +33,34 @@ static bool entered(hk_comm *comm, uint32_t rank, uint64_t seq, hki_record *r)
     return comm->tcp && hki_tcp_entered(comm->tcp, rank, seq, r);
 }
 
-/* What the culprit called instead: its call of the same number, or the one whose message is in the way. */
-static void their_call(hk_comm *comm, uint32_t culprit, uint64_t seq, hki_cause *c)
+/* The latest call of rank that both it and this rank are known to have entered. */
+static bool latest_common(hk_comm *comm, uint32_t rank, hki_record *r)
 {
-    hki_record r;
-    if (!entered(comm, culprit, seq, &r)) return;
-    c->their_seq = r.seq;
-    memcpy(&c->theirs, r.body, sizeof c->theirs);
+    const uint64_t oldest = comm->seq > HKI_KNOWN ? comm->seq - HKI_KNOWN : 0;
+    for (uint64_t seq = comm->seq; seq > oldest; seq--)
+        if (entered(comm, rank, seq, r)) return true;
+    return false;
+}
+
+/* Fingerprints are chained, so the calls that differ first are those before which all agree: found by walking back through what is
+ * remembered of both ranks. */
+static void first_difference(hk_comm *comm, uint32_t culprit, uint64_t seq, hki_cause *c)
+{
+    hki_record mine, theirs;
+    for (; seq; seq--) {
+        const bool know_mine = hki_area_entered(&comm->area, comm->shape.rank, seq, &mine), know_theirs = entered(comm, culprit, seq, &theirs);
+        if (know_mine && know_theirs && mine.fingerprint == theirs.fingerprint) return;
+        if (know_mine) {
+            c->seq = seq;
+            memcpy(&c->mine, mine.body, sizeof c->mine);
+            c->their_seq = 0;
+        }
+        if (know_theirs) {
+            c->their_seq = seq;
+            memcpy(&c->theirs, theirs.body, sizeof c->theirs);
+        }
+        if (!know_mine || !know_theirs) return;
+    }
 }
 
 void hki_comm_fail(hk_comm *comm, hk_status status, uint32_t culprit, const hk_request *t, uint64_t now_us)
@@ -54,7 +75,7 @@ void hki_comm_fail(hk_comm *comm, hk_status status, uint32_t culprit, const hk_r
             c.steps = t->entry->program.windows * t->entry->plan.nsteps;
         }
         if (t->issued_us && now_us > t->issued_us) c.waited_ms = (uint32_t)((now_us - t->issued_us) / 1000);
-        if (status == HK_MISMATCH && t->kind == HKI_TASK_COLLECTIVE) their_call(comm, culprit, t->seq, &c);
+        if (status == HK_MISMATCH && t->kind == HKI_TASK_COLLECTIVE) first_difference(comm, culprit, t->seq, &c);
     }
     memcpy(n.body, &c, sizeof c);
     hki_comm_break(comm, &n);
@@ -102,7 +123,21 @@ static uint32_t waited_for(const hk_request *t)
     return t->started ? t->run.waiting_for : UINT32_MAX;
 }
 
-/* One look at the rank a task waits for: is it there, and has it called the same? */
+/* Has any rank's history left ours? Chained fingerprints make one comparison a rank enough. false: the communicator broke. */
+static bool compare_histories(hk_comm *comm, uint64_t now_us)
+{
+    hki_record mine, theirs;
+    for (uint32_t r = 0; r < comm->shape.ranks; r++) {
+        if (r == comm->shape.rank || !latest_common(comm, r, &theirs)) continue;
+        if (!hki_area_entered(&comm->area, comm->shape.rank, theirs.seq, &mine) || mine.fingerprint == theirs.fingerprint) continue;
+        const hk_request at = {.comm = comm, .kind = HKI_TASK_COLLECTIVE, .seq = theirs.seq, .desc = (const hki_desc *)(const void *)mine.body};
+        hki_comm_fail(comm, HK_MISMATCH, r, &at, now_us);
+        return false;
+    }
+    return true;
+}
+
+/* One look at the rank a task waits for: is it there? */
 static bool look_after(hk_comm *comm, const hk_request *t, uint32_t rank, uint64_t now_us)
 {
     if (rank >= comm->shape.ranks || rank == comm->shape.rank) return true;
@@ -119,11 +154,6 @@ static bool look_after(hk_comm *comm, const hk_request *t, uint32_t rank, uint64
         }
         hki_tcp_probe(comm->tcp, rank, now_us);
     }
-    hki_record r;
-    if (t->kind == HKI_TASK_COLLECTIVE && entered(comm, rank, t->seq, &r) && r.fingerprint != t->fingerprint) {
-        hki_comm_fail(comm, HK_MISMATCH, rank, t, now_us);
-        return false;
-    }
     return true;
 }
 
@@ -139,16 +169,25 @@ static void stall_line(hk_comm *comm, hk_request *t, uint32_t rank, uint64_t now
     t->next_stall_us = t->stalls < 3 ? t->issued_us + (comm->settings.stall_us << t->stalls) : UINT64_MAX;
 }
 
+/* Slow enough to tell everything: where the operation is, for whom it waits, and to those who look at the area too. */
 static void show(hk_comm *comm, const hk_request *t, uint32_t waiting)
 {
-    if (!comm->area.base) return;
-    hki_now *now = &hki_area_mine(&comm->area)->now;
+    hki_now *now = comm->now, *area = &hki_area_mine(&comm->area)->now;
     atomic_store_explicit(&now->waiting_for, waiting, memory_order_relaxed);
     atomic_store_explicit(&now->state, 2, memory_order_relaxed);
     atomic_store_explicit(&now->since_us, t->issued_us, memory_order_relaxed);
-    if (t->kind != HKI_TASK_COLLECTIVE || !t->started) return;
-    atomic_store_explicit(&now->step, t->run.steps_done, memory_order_relaxed);
-    atomic_store_explicit(&now->steps, t->entry->program.windows * t->entry->plan.nsteps, memory_order_relaxed);
+    atomic_store_explicit(&now->op, t->desc->op, memory_order_relaxed);
+    atomic_store_explicit(&now->count, t->desc->count, memory_order_relaxed);
+    atomic_store_explicit(&now->bytes, hki_max(t->in_bytes, t->out_bytes), memory_order_relaxed);
+    if (t->kind == HKI_TASK_COLLECTIVE) {
+        atomic_store_explicit(&now->step, t->run.steps_done, memory_order_relaxed);
+        atomic_store_explicit(&now->steps, t->entry->program.windows * t->entry->plan.nsteps, memory_order_relaxed);
+    }
+    if (now == area) return;
+    const _Atomic uint64_t *from = (const _Atomic uint64_t *)now;
+    _Atomic uint64_t *to = (_Atomic uint64_t *)area;
+    for (size_t i = 0; i < offsetof(hki_now, pad) / 8; i++)
+        atomic_store_explicit(&to[i], atomic_load_explicit(&from[i], memory_order_relaxed), memory_order_relaxed);
 }
 
 /* false: the communicator broke. */
@@ -177,7 +216,7 @@ void hki_comm_check(hk_comm *comm, uint64_t now_us)
         hki_comm_fail(comm, HK_ABORTED, comm->shape.rank, comm->tasks, now_us);
         return;
     }
-    if (adopt(comm, now_us)) return;
+    if (adopt(comm, now_us) || !compare_histories(comm, now_us)) return;
     for (hk_request *t = comm->tasks; t; t = t->next)
         if (t->kind != HKI_TASK_GROUP && !check_task(comm, t, now_us)) return;
 }

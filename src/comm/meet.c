@@ -26,7 +26,8 @@ typedef struct hello {
     uint32_t version, wire;
     int32_t pid;
     uint32_t cpus, transport, strict, slots;
-    uint64_t host_key, token, nonce, slot_bytes, forced_hash;
+    uint64_t host_key, token, nonce, slot_bytes, machine;
+    uint64_t forced_hash;
     char host[64], bell[32], forced[64], address[HKI_ADDRESSES][64];
     uint64_t mask[16]; /* CPUs it may run on */
 } hello;
@@ -34,7 +35,7 @@ typedef struct hello {
 static void pack_hello(const hello *h, uint8_t p[HELLO])
 {
     const uint32_t words[] = {h->version, h->wire, (uint32_t)h->pid, h->cpus, h->transport, h->strict, h->slots};
-    const uint64_t longs[] = {h->host_key, h->token, h->nonce, h->slot_bytes, h->forced_hash};
+    const uint64_t longs[] = {h->host_key, h->token, h->nonce, h->slot_bytes, h->machine};
     memset(p, 0, HELLO);
     for (size_t i = 0; i < HKI_COUNT(words); i++) hki_put32(p + 4 * i, words[i]);
     for (size_t i = 0; i < HKI_COUNT(longs); i++) hki_put64(p + 32 + 8 * i, longs[i]);
@@ -43,12 +44,13 @@ static void pack_hello(const hello *h, uint8_t p[HELLO])
     hki_put_text(p + 168, h->forced, 64);
     for (int i = 0; i < HKI_ADDRESSES; i++) hki_put_text(p + 232 + 64 * i, h->address[i], 64);
     for (int i = 0; i < 16; i++) hki_put64(p + 488 + 8 * i, h->mask[i]);
+    hki_put64(p + 616, h->forced_hash);
 }
 
 static void unpack_hello(const uint8_t p[HELLO], hello *h)
 {
     uint32_t *const words[] = {&h->version, &h->wire, (uint32_t *)&h->pid, &h->cpus, &h->transport, &h->strict, &h->slots};
-    uint64_t *const longs[] = {&h->host_key, &h->token, &h->nonce, &h->slot_bytes, &h->forced_hash};
+    uint64_t *const longs[] = {&h->host_key, &h->token, &h->nonce, &h->slot_bytes, &h->machine};
     for (size_t i = 0; i < HKI_COUNT(words); i++) *words[i] = hki_get32(p + 4 * i);
     for (size_t i = 0; i < HKI_COUNT(longs); i++) *longs[i] = hki_get64(p + 32 + 8 * i);
     hki_get_text(p + 72, h->host, 64);
@@ -56,13 +58,14 @@ static void unpack_hello(const uint8_t p[HELLO], hello *h)
     hki_get_text(p + 168, h->forced, 64);
     for (int i = 0; i < HKI_ADDRESSES; i++) hki_get_text(p + 232 + 64 * i, h->address[i], 64);
     for (int i = 0; i < 16; i++) h->mask[i] = hki_get64(p + 488 + 8 * i);
+    h->forced_hash = hki_get64(p + 616);
 }
 
 static void my_hello(const hki_engine *e, const hki_settings *s, const hk_config *config, hello *h)
 {
     const char *wire = hki_env("HOCKET_WIRE_VERSION"), *algo = config && config->algorithm ? config->algorithm : hki_env("HOCKET_ALGO");
     *h = (hello){.version = HK_VERSION, .wire = wire ? (uint32_t)strtoul(wire, NULL, 10) : HKI_WIRE_VERSION, .pid = (int32_t)getpid(),
-                 .cpus = hki_cpus(), .transport = s->transport, .strict = s->strict, .slots = s->slots, .host_key = hki_host_key(),
+                 .cpus = hki_cpus(), .transport = s->transport, .strict = s->strict, .slots = s->slots, .host_key = hki_host_key(), .machine = hki_machine_key(),
                  .token = e->segment->token, .slot_bytes = s->slot_bytes, .forced_hash = s->forced_hash};
     hki_random(&h->nonce, sizeof h->nonce);
     hki_affinity(h->mask);
@@ -309,7 +312,7 @@ static hk_status swap_hellos(party *p, hki_meeting *m, const hk_config *config, 
     return status;
 }
 
-/* Do ranks outnumber CPUs on the host of rank r? Ranks bound to one CPU each have the CPUs of all of them together; a quota counts
+/* Do ranks outnumber CPUs on the machine of rank r (hosts may be pretended, CPUs not)? Ranks bound to one CPU each have the CPUs of all of them together; a quota counts
  * for each process alike. */
 static bool crowded_at(const party *p, uint32_t r)
 {
@@ -317,7 +320,7 @@ static bool crowded_at(const party *p, uint32_t r)
     uint64_t mask[16] = {0};
     for (uint32_t q = 0; q < p->ranks; q++) {
         const hello *h = &p->hellos[q];
-        if (h->host_key != p->hellos[r].host_key) continue;
+        if (h->machine != p->hellos[r].machine) continue;
         uint32_t own = 0;
         here++;
         for (int i = 0; i < 16; i++) mask[i] |= h->mask[i], own += (uint32_t)__builtin_popcountll(h->mask[i]);
@@ -527,5 +530,7 @@ HK_API hk_status hk_comm_create_env(hk_comm **comm, const hk_config *config)
     *comm = NULL;
     if (!hki_launch_read(&l, text)) return hki_error(NULL, HK_BOOT, "%s", text);
     int listening[2] = {-1, -1};
-    return create_at(comm, &l.place, l.rank == 0, listening, l.ranks, l.rank, config);
+    const hk_status status = create_at(comm, &l.place, l.rank == 0, listening, l.ranks, l.rank, config);
+    if (!status) hki_comm_show_launcher(*comm);
+    return status;
 }

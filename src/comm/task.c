@@ -42,15 +42,13 @@ static void publish(hk_comm *comm, const hk_request *t)
 {
     hki_record r = {.seq = t->seq, .fingerprint = t->fingerprint};
     memcpy(r.body, t->desc, sizeof *t->desc);
-    if (comm->area.base) {
-        hki_now *now = &hki_area_mine(&comm->area)->now;
-        hki_area_enter(&comm->area, &r);
-        atomic_store_explicit(&now->op, t->desc->op, memory_order_relaxed);
-        atomic_store_explicit(&now->dtype, t->desc->dtype, memory_order_relaxed);
-        atomic_store_explicit(&now->count, t->desc->count, memory_order_relaxed);
-        atomic_store_explicit(&now->seq, t->seq, memory_order_relaxed);
-        atomic_store_explicit(&now->state, 1, memory_order_relaxed);
-    }
+    hki_now *now = comm->now;
+    hki_area_enter(&comm->area, &r);
+    atomic_store_explicit(&now->op, t->desc->op, memory_order_relaxed);
+    atomic_store_explicit(&now->dtype, t->desc->dtype, memory_order_relaxed);
+    atomic_store_explicit(&now->count, t->desc->count, memory_order_relaxed);
+    atomic_store_explicit(&now->seq, t->seq, memory_order_relaxed);
+    atomic_store_explicit(&now->state, 1, memory_order_relaxed);
     if (comm->tcp) hki_tcp_enter(comm->tcp, &r);
 }
 
@@ -59,7 +57,8 @@ void hki_task_submit(hk_comm *comm, hk_request *t)
     if (t->kind == HKI_TASK_COLLECTIVE) {
         t->seq = ++comm->seq;
         t->channel = (uint8_t)(t->seq % HKI_CHANNELS);
-        t->fingerprint = hki_mix(t->entry->fingerprint, t->seq);
+        /* Chained: one call that differed makes every later message differ, so it cannot pass unnoticed for long. */
+        t->fingerprint = comm->chain = hki_mix(comm->chain, t->entry->fingerprint);
         hki_channel *ch = &comm->channels[t->channel];
         if (ch->tail) ch->tail->queue = t;
         else ch->head = t;
@@ -136,13 +135,10 @@ void hki_task_finish(hk_request *t, hk_status status)
     comm->unfinished--;
     if (t->kind == HKI_TASK_COLLECTIVE) {
         hki_cache_unpin(t->entry);
-        if (comm->area.base) {
-            hki_now *now = &hki_area_mine(&comm->area)->now;
-            atomic_store_explicit(&now->finished, t->seq, memory_order_relaxed);
-            atomic_store_explicit(&now->state, comm->unfinished ? 1 : 0, memory_order_relaxed);
-            if (atomic_load_explicit(&now->waiting_for, memory_order_relaxed) != UINT32_MAX)
-                atomic_store_explicit(&now->waiting_for, UINT32_MAX, memory_order_relaxed);
-        }
+        hki_now *now = comm->now;
+        atomic_store_explicit(&now->finished, t->seq, memory_order_relaxed);
+        atomic_store_explicit(&now->state, comm->unfinished ? 1 : 0, memory_order_relaxed);
+        atomic_store_explicit(&now->waiting_for, UINT32_MAX, memory_order_relaxed);
     }
     if (t->kind == HKI_TASK_SEND || t->kind == HKI_TASK_RECV) comm->p2p_open--;
     if (t->kind != HKI_TASK_GROUP && !status) {

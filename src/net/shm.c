@@ -75,9 +75,14 @@ hk_status hki_area_open(hki_area *a, const hki_shape *shape, hki_segment *segmen
 void hki_area_close(hki_area *a)
 {
     if (!a->base) return;
-    atomic_store(&hki_area_mine(a)->uid, (uint64_t)0);
-    hki_segment_withdraw(a->segment, key(&a->shape, a->shape.rank));
-    hki_segment_free(a->segment, a->base);
+    if (atomic_load(&hki_area_mine(a)->state) == HKI_AREA_FAILED) {
+        const size_t head = hki_round_up(sizeof(hki_area_head), hki_page());
+        hki_punch(a->base + head, a->bytes - head);
+    } else {
+        atomic_store(&hki_area_mine(a)->uid, (uint64_t)0);
+        hki_segment_withdraw(a->segment, key(&a->shape, a->shape.rank));
+        hki_segment_free(a->segment, a->base);
+    }
     hki_free(a->there);
     a->base = NULL;
 }

@@ -24,18 +24,18 @@
 
 enum { HKI_AREA_LIVE = 1, HKI_AREA_FAILED };
 
-/* What a rank is doing, for reports about it: written by its owner without a lock, read as a hint. */
+/* What a rank is doing, for reports about it: written by its owner without a lock, read as a hint. 128 bytes, laid out as hk_tool_now. */
 typedef struct hki_now {
-    _Atomic uint64_t seq;               /* operations entered */
-    _Atomic uint64_t finished;          /* operations finished */
-    _Atomic uint64_t count;
+    _Atomic uint64_t seq, finished;     /* operations entered, finished */
+    _Atomic uint64_t count, bytes;      /* of the operation */
     _Atomic uint32_t op, dtype;
     _Atomic uint32_t step, steps;
     _Atomic uint32_t waiting_for;       /* a rank, UINT32_MAX none */
     _Atomic uint32_t state;             /* 0 outside the library, 1 running, 2 waiting */
     _Atomic uint64_t since_us;          /* CLOCK_MONOTONIC when this operation was entered */
-    _Atomic uint64_t bytes;             /* payload sent so far on this communicator */
+    char pad[64];
 } hki_now;
+_Static_assert(sizeof(hki_now) == 128, "fixed size");
 
 typedef struct hki_area_head {
     _Atomic uint64_t uid;               /* of the communicator; anything else: the owner has left and the memory is another's */
@@ -58,7 +58,8 @@ typedef struct hki_area {
 
 /* Makes and publishes this rank's area. peers must outlive it. */
 hk_status hki_area_open(hki_area *, const hki_shape *, hki_segment *, hki_peer *const *peers, int bell);
-/* Withdraws and frees it: only when no peer needs what it holds any more. */
+/* Withdraws and frees it: only when no peer needs what it holds any more. The head of a failed one stays behind, a page until the
+ * process ends, for ranks that come to look at the notice later. */
 void hki_area_close(hki_area *);
 static inline hki_area_head *hki_area_mine(const hki_area *a) { return (hki_area_head *)a->base; }
 /* The head of another rank's area; NULL if it has none (yet). */

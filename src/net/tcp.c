@@ -89,6 +89,20 @@ static void welcome(hki_link *l, hki_tcp_comm *c)
     if (c->failed) hki_link_note(l, HKI_FRAME_FAIL, NULL, &c->told);
 }
 
+/* A late comer to a communicator that has ended here: welcome, and goodbye or the reason. */
+static bool tell_the_end(hki_link *l)
+{
+    hki_tcp *t = l->tcp;
+    for (uint32_t i = 0; i < t->nended && i < HKI_ENDED; i++) {
+        if (t->ended[i].uid != l->hello.uid || t->ended[i].rank != l->hello.to) continue;
+        hki_link_greet(l, 1);
+        if (t->ended[i].notice.status) hki_link_note(l, HKI_FRAME_FAIL, NULL, &t->ended[i].notice);
+        else hki_link_note(l, HKI_FRAME_GOODBYE, NULL, NULL);
+        return true; /* left in GREETING: swept, and closed by then at the other end */
+    }
+    return false;
+}
+
 void hki_tcp_greeted(hki_link *l)
 {
     hki_tcp *t = l->tcp;
@@ -98,14 +112,12 @@ void hki_tcp_greeted(hki_link *l)
         hki_link_broke(l);
     } else if (c) {
         welcome(l, c);
-    } else if (t->parked < PARKED) {
+    } else if (!tell_the_end(l) && t->parked < PARKED) {
         l->state = HKI_PARKED;
         l->since_us = hki_now_us();
         t->parked++;
         hki_epoll_mod(t->epoll, l->fd, false, false, (uint64_t)(uintptr_t)l);
         l->want_in = l->want_out = false;
-    } else {
-        hki_link_broke(l);
     }
 }
 
@@ -275,6 +287,10 @@ void hki_tcp_comm_close(hki_tcp_comm *c)
                 if (!hki_link_write(l) && l->fd >= 0) hki_poll_fd(l->fd, true, hki_now_us() + 1000);
                 hki_link_read(l);
             }
+    const uint32_t e = t->nended++ % HKI_ENDED;
+    t->ended[e].uid = c->shape.uid;
+    t->ended[e].rank = c->shape.rank;
+    t->ended[e].notice = c->told;
     hki_tcp_comm **at = &t->comms;
     while (*at && *at != c) at = &(*at)->next;
     if (*at) *at = c->next;

@@ -12,6 +12,8 @@
 
 #include "net/net.h"
 
+#define HKI_KNOWN 8 /* calls of each peer, and of our own, remembered for reports */
+
 typedef struct hki_tcp hki_tcp;           /* of a process: listener, connections, epoll registrations */
 typedef struct hki_tcp_comm hki_tcp_comm; /* of a communicator */
 

@@ -16,7 +16,7 @@
 #define HKI_INBOX (HKI_FRAME_HEAD + 1024)
 #define HKI_NOTES 2048
 #define HKI_READ_AHEAD 4
-#define HKI_KNOWN 8 /* calls of each peer, and of our own, remembered for reports */
+#define HKI_ENDED 64
 
 typedef enum hki_link_state { HKI_DIALLING, HKI_GREETING, HKI_PARKED, HKI_UP, HKI_CLOSED } hki_link_state;
 
@@ -81,6 +81,9 @@ struct hki_tcp {
     uint64_t token;                /* of this process's segment: who is meant by a hello */
     hki_tcp_comm *comms;
     hki_link *links;
+    /* Communicators that have ended here, latest HKI_ENDED: who still asks is told how. */
+    struct { uint64_t uid; uint32_t rank; hki_notice notice; } ended[HKI_ENDED];
+    uint32_t nended;
     uint32_t parked;
     /* A token bucket for all that leaves: rate 0 = no limit. */
     uint64_t rate, bucket, filled_us;

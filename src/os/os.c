@@ -84,7 +84,11 @@ void hki_hostname(char out[64])
 uint64_t hki_host_key(void)
 {
     const char *pretend = hki_env("HOCKET_HOST_KEY");
-    if (pretend) return hki_hash_bytes(1, pretend, strlen(pretend));
+    return pretend ? hki_hash_bytes(1, pretend, strlen(pretend)) : hki_machine_key();
+}
+
+uint64_t hki_machine_key(void)
+{
     char id[128] = "";
     FILE *f = fopen("/proc/sys/kernel/random/boot_id", "re");
     if (f) {
@@ -121,6 +125,12 @@ void *hki_map_shared(int fd, size_t bytes, bool writable)
     if (fstat(fd, &st) || st.st_size < 0 || (size_t)st.st_size < bytes) return NULL; /* else touching it could raise SIGBUS */
     void *p = mmap(NULL, bytes, PROT_READ | (writable ? PROT_WRITE : 0), MAP_SHARED | MAP_NORESERVE, fd, 0);
     return p == MAP_FAILED ? NULL : p;
+}
+
+void *hki_map_shared_if_sealed(int fd, size_t bytes)
+{
+    const int seals = fcntl(fd, F_GET_SEALS);
+    return seals >= 0 && (seals & F_SEAL_SHRINK) ? hki_map_shared(fd, bytes, true) : NULL;
 }
 
 void *hki_map_private(size_t bytes)

@@ -39,13 +39,17 @@ bool hki_parse_rate(const char *text, uint64_t *bytes_per_s);
 
 /* ---- Who am I */
 void hki_hostname(char out[64]);
-/* Hosts with equal keys have one kernel and one network namespace. HOCKET_HOST_KEY pretends. */
+/* Processes with equal keys have one kernel and one network namespace. */
+uint64_t hki_machine_key(void);
+/* The same, unless HOCKET_HOST_KEY pretends. */
 uint64_t hki_host_key(void);
 
 /* ---- Shared memory files */
 /* A sealed memory file of that size (sparse); -errno if the kernel refuses. */
 int hki_memfd(size_t bytes);
 void *hki_map_shared(int fd, size_t bytes, bool writable); /* NULL on failure */
+/* Only a memory file that cannot shrink: safe to touch whatever happens to it. */
+void *hki_map_shared_if_sealed(int fd, size_t bytes);
 void *hki_map_private(size_t bytes);                       /* zeroed, shared with nobody (but fork children) */
 void hki_unmap(void *, size_t bytes);
 /* Gives the pages of a range of a shared mapping back; they read as zero after. */

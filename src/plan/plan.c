@@ -63,7 +63,7 @@ void hki_plan_begin(hki_plan *p, const hki_call *call, const char *algorithm, ui
     p->span = span ? span : 1;
     p->nsteps = p->nsrcs = p->npeers = p->tokens = p->inline_slots = 0;
     p->longest = 0;
-    p->hazards.ready = false;
+    p->hazards.ready = p->wrote = false;
     for (int b = 0; b < HKI_BUFS; b++) p->blocks[b].n = 0;
     const uint32_t in = hki_in_blocks(call), out = hki_out_blocks(call);
     if (!blocks_room(p, &p->blocks[HKI_IN], in) || !blocks_room(p, &p->blocks[HKI_OUT], out)) return;
@@ -111,6 +111,7 @@ static hki_step *push(hki_plan *p, hki_step_kind kind, hki_slice slice)
     if (!ROOM(p, steps, 1)) return NULL;
     hki_step *s = &p->steps[p->nsteps++];
     *s = (hki_step){.kind = (uint8_t)kind, .slice = slice, .src = p->nsrcs, .to = p->npeers};
+    p->wrote = true;
     return s;
 }
 
@@ -123,6 +124,7 @@ static bool good_peer(hki_plan *p, uint32_t peer)
 
 void hki_plan_multicast(hki_plan *p, const uint32_t *peers, uint32_t n, hki_slice slice)
 {
+    p->wrote = false;
     for (uint32_t i = 0; i < n; i++)
         if (!good_peer(p, peers[i])) return;
     if (!good(p, slice) || hki_slice_elems(p, slice) == 0 || n == 0) return;
@@ -141,6 +143,7 @@ void hki_plan_send(hki_plan *p, uint32_t peer, hki_slice slice) { hki_plan_multi
 void hki_plan_send_all(hki_plan *p, hki_slice slice)
 {
     const uint32_t P = p->call.ranks, me = p->call.rank;
+    p->wrote = false;
     if (!good(p, slice) || hki_slice_elems(p, slice) == 0 || P < 2) return;
     if (slice.n > p->span) { fail(p, HK_INVALID, "a transfer has more blocks than the algorithm's span"); return; }
     if (!ROOM(p, peers, P - 1)) return;
@@ -152,6 +155,7 @@ void hki_plan_send_all(hki_plan *p, hki_slice slice)
 
 void hki_plan_recv(hki_plan *p, uint32_t peer, hki_slice slice)
 {
+    p->wrote = false;
     if (!good_peer(p, peer) || !good(p, slice) || hki_slice_elems(p, slice) == 0) return;
     if (slice.buf == HKI_MSG) { fail(p, HK_INVALID, "a message is no place to receive into"); return; }
     hki_step *s = push(p, HKI_STEP_RECV, slice);
@@ -160,6 +164,7 @@ void hki_plan_recv(hki_plan *p, uint32_t peer, hki_slice slice)
 
 void hki_plan_copy(hki_plan *p, hki_slice dst, hki_slice src)
 {
+    p->wrote = false;
     if (!good(p, dst) || !good(p, src) || !same_shape(p, dst, src) || hki_slice_elems(p, dst) == 0 || !ROOM(p, srcs, 1)) return;
     hki_step *s = push(p, HKI_STEP_COPY, dst);
     if (!s) return;
@@ -169,6 +174,7 @@ void hki_plan_copy(hki_plan *p, hki_slice dst, hki_slice src)
 
 void hki_plan_reduce(hki_plan *p, hki_slice dst, const hki_slice *src, uint32_t n)
 {
+    p->wrote = false;
     if (!good(p, dst) || hki_slice_elems(p, dst) == 0) return;
     if (dst.buf == HKI_MSG || n == 0) { fail(p, HK_INVALID, "a fold needs a destination and a source"); return; }
     for (uint32_t i = 0; i < n; i++) {
@@ -195,7 +201,10 @@ void hki_plan_reduce_recv(hki_plan *p, uint32_t peer, hki_slice dst, hki_slice l
 
 void hki_plan_finish(hki_plan *p)
 {
-    if (!p->status && p->nsteps) p->steps[p->nsteps - 1].finish = true;
+    if (p->status || !p->wrote) return;
+    hki_step *s = &p->steps[p->nsteps - 1];
+    if (s->kind != HKI_STEP_REDUCE && s->kind != HKI_STEP_COPY) { fail(p, HK_INVALID, "only a fold or a copy can finish a value"); return; }
+    s->finish = true;
 }
 
 static void token(hki_plan *p, hki_step_kind kind, uint32_t t, uint32_t peer)

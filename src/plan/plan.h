@@ -26,7 +26,7 @@ typedef enum hki_step_kind { HKI_STEP_SEND, HKI_STEP_RECV, HKI_STEP_REDUCE, HKI_
 
 typedef struct hki_step {
     uint8_t kind;
-    bool finish;         /* REDUCE, COPY, RECV: the result is complete here, apply the reduction's finish */
+    bool finish;         /* REDUCE, COPY: the value is complete here, apply the reduction's finish */
     uint32_t peer;       /* RECV, AWAIT: from whom */
     uint32_t token;      /* POST, AWAIT */
     hki_slice slice;     /* SEND: what; RECV, REDUCE, COPY: where to */
@@ -55,6 +55,8 @@ typedef struct hki_plan {
     hki_blocks blocks[HKI_BUFS]; /* IN, OUT, TEMP; TEMP offsets are those of window width temp_w */
     size_t longest;             /* elements of the longest block: K = ceil(longest / w) */
     uint32_t inline_slots;      /* slots an in-order walk needs; 0 = unknown */
+    bool wrote;                 /* the last builder call added a step */
+    char name[32];              /* of a parsed plan: what algorithm points to */
     hki_hazards hazards;
 } hki_plan;
 
@@ -109,7 +111,8 @@ void hki_plan_reduce(hki_plan *, hki_slice dst, const hki_slice *src, uint32_t n
 void hki_plan_recv_reduce(hki_plan *, uint32_t peer, hki_slice dst, hki_slice local);
 /* dst = fold(local, message from peer). */
 void hki_plan_reduce_recv(hki_plan *, uint32_t peer, hki_slice dst, hki_slice local);
-/* The value written by the last step is complete although it does not end in this rank's output. */
+/* The value written by the fold or copy just before is complete although it does not end in this rank's output. Nothing if that
+ * step was dropped. */
 void hki_plan_finish(hki_plan *);
 /* Tokens move no bytes and take part in hazards: post reads token t, await writes it. */
 void hki_plan_post(hki_plan *, uint32_t token, uint32_t peer);

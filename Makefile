@@ -1,0 +1,55 @@
+# hocket: one front door. `make` builds, `make demo` runs the main job, `make check` passes the tests; each sets up what it needs.
+BUILD ?= build
+JOBS ?= $(shell nproc)
+CMAKE_FLAGS ?=
+PREFIX ?= /usr/local
+export CTEST_OUTPUT_ON_FAILURE = 1
+
+.PHONY: all setup demo check asan ubsan tsan sanitized install tidy fmt bless fuzz docs clean
+
+all: setup
+	@cmake -S . -B $(BUILD) -G Ninja $(CMAKE_FLAGS) > $(BUILD).log 2>&1 || { cat $(BUILD).log; exit 1; }
+	@rm -f $(BUILD).log
+	@cmake --build $(BUILD) -j $(JOBS)
+
+setup:
+	@scripts/setup
+
+demo: all
+	@scripts/demo $(BUILD)/bin
+
+check: all
+	@cd $(BUILD) && ctest --timeout 170 $(CTEST_FLAGS)
+
+# Debug information and optimisation as usual; the tests know from the compiler that they are sanitized and take fewer combinations.
+sanitized:
+	@$(MAKE) --no-print-directory all BUILD=build-$(NAME) CMAKE_FLAGS="-DHOCKET_SANITIZE=$(SANITIZE)"
+	@cd build-$(NAME) && ctest --timeout 600 -LE unsanitized $(CTEST_FLAGS)
+
+asan ubsan:
+	@$(MAKE) --no-print-directory sanitized NAME=asan SANITIZE=address,undefined
+tsan:
+	@$(MAKE) --no-print-directory sanitized NAME=tsan SANITIZE=thread CTEST_FLAGS="-L threads $(CTEST_FLAGS)"
+
+install: all
+	@cmake --install $(BUILD) --prefix $(PREFIX)
+
+tidy: all
+	@scripts/tidy $(BUILD)
+
+fmt:
+	@scripts/format
+
+# Rewrites golden files from what the code says now; the diff is the review.
+bless: all
+	@cd $(BUILD) && BLESS=1 ctest -L golden $(CTEST_FLAGS)
+
+# make fuzz T=plan_text [SECONDS=60]
+fuzz:
+	@scripts/fuzz $(T) $(or $(SECONDS),60)
+
+docs: all
+	@scripts/docs $(BUILD)/bin/hocket
+
+clean:
+	@rm -rf build build-*

@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the `hocket` command and other tools may ask of the library. NOT STABLE: it changes with any release, without notice.
+ *
+ * Lists are read by index: hk_tool_X_at(i, &x) fills x and returns 1, or returns 0 past the end. Texts are static, and never NULL
+ * unless it says so. */
+#ifndef HOCKET_PLAN_H
+#define HOCKET_PLAN_H
+
+#include <hocket/hocket.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- What this build can do --------------------------------------------------------------------------------------- */
+
+/* Operations; the index is the number of the operation in hk_tool_now.op. */
+typedef struct hk_tool_op {
+    const char *name;   /* "all_reduce" */
+    int collective;     /* 0: send, recv, group */
+    int reduces, rooted, uneven;
+} hk_tool_op;
+HK_API int hk_tool_op_at(size_t i, hk_tool_op *op);
+
+/* Algorithms, one entry for each operation that an algorithm can do, in the order of operations. */
+typedef struct hk_tool_algo {
+    const char *op, *name, *summary;
+    const char *span;   /* most blocks in one message: "all", "half", "one" */
+    int rank_order;     /* combines neighbouring ranks left to right: right for operators that do not commute */
+    int fold_once;      /* each result is one fold over all ranks: rounds once */
+} hk_tool_algo;
+HK_API int hk_tool_algo_at(size_t i, hk_tool_algo *algo);
+
+typedef struct hk_tool_transport { const char *name, *summary; } hk_tool_transport;
+HK_API int hk_tool_transport_at(size_t i, hk_tool_transport *transport);
+
+/* Instruction sets of the payload kernels. */
+typedef struct hk_tool_kernel {
+    const char *name;
+    int usable;         /* this CPU has it */
+    int in_use;         /* chosen by this process: the best, or HOCKET_ISA */
+} hk_tool_kernel;
+HK_API int hk_tool_kernel_at(size_t i, hk_tool_kernel *kernel);
+
+/* Environment variables that the library reads. */
+typedef struct hk_tool_knob {
+    const char *name, *values, *meaning;
+    const char *value;  /* set to this here; NULL: unset */
+} hk_tool_knob;
+HK_API int hk_tool_knob_at(size_t i, hk_tool_knob *knob);
+
+typedef struct hk_tool_status { hk_status status; const char *name, *meaning, *cause, *remedy; } hk_tool_status;
+HK_API int hk_tool_status_at(size_t i, hk_tool_status *status);
+
+/* ---- Choices ------------------------------------------------------------------------------------------------------ */
+
+/* The algorithm that a call of `op` with these arguments takes on this communicator (forced or chosen), or NULL. */
+HK_API const char *hk_tool_algorithm(hk_comm *comm, const char *op, size_t count, hk_dtype dtype, hk_redop redop);
+
+/* ---- The machine, and units ---------------------------------------------------------------------------------------- */
+
+/* CPUs this process may use: affinity and cgroup quota. */
+HK_API int hk_tool_cpus(void);
+/* "5", "300ms", "2min" as microseconds; "1gbit", "125M" as bytes a second: as the environment variables read them. 1, or 0 if the
+ * text is none. */
+HK_API int hk_tool_time(const char *text, uint64_t *us);
+HK_API int hk_tool_rate(const char *text, uint64_t *bytes_per_s);
+
+/* ---- What a rank is doing ------------------------------------------------------------------------------------------ */
+
+/* The launcher makes one sealed memory file of such records, one for each of its ranks, and hands it down: HOCKET_NOW_FD is its
+ * descriptor, HOCKET_NOW_SLOT the index of the rank's own record. The library writes, the launcher only reads. Nothing orders the
+ * fields: a reader may see two moments mixed. */
+enum { HK_NOW_OUTSIDE, HK_NOW_RUNNING, HK_NOW_WAITING };
+#define HK_NOW_NOBODY UINT32_MAX
+typedef struct hk_tool_now {
+    uint64_t seq;         /* operations entered; 0: none yet */
+    uint64_t finished;    /* operations finished */
+    uint64_t count, bytes; /* of the operation */
+    uint32_t op, dtype;
+    uint32_t step, steps; /* of its plan */
+    uint32_t waiting_for; /* rank, or HK_NOW_NOBODY */
+    uint32_t state;       /* HK_NOW_* */
+    uint64_t since_us;    /* CLOCK_MONOTONIC: when this state began */
+    char pad[64];
+} hk_tool_now;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

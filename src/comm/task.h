@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A task: one operation on its way. Submitted in the order of the calls, started when it is first in its channel and its memory is
+ * free, run until done, finished, recycled. What the caller holds as hk_request is a task. */
+#ifndef HKI_TASK_H
+#define HKI_TASK_H
+
+#include "algo/algo.h"
+#include "comm/report.h"
+#include "exec/exec.h"
+
+#include <pthread.h>
+
+/* ---- Plans that were used, by call signature (comm/cache.c) */
+typedef struct hki_key {
+    uint32_t op, dtype, root, in_place;
+    uint64_t count, vector[2]; /* two hashes of the count arrays */
+    uintptr_t redop;
+    uint64_t factor;
+    int64_t tag;
+    const hki_algo *forced;    /* NULL: the choice is the tuner's, made when the plan is built */
+} hki_key;
+
+typedef struct hki_entry {
+    hki_key key;
+    uint64_t used;       /* clock of last use, 0 = empty */
+    uint32_t pins;
+    hki_plan plan;
+    hki_program program;
+    hki_desc desc;
+    uint64_t fingerprint; /* without sequence */
+    bool stray;          /* not in the cache: freed after use */
+} hki_entry;
+
+#define HKI_CACHE_SETS 64
+#define HKI_CACHE_WAYS 4
+
+/* ---- Tasks */
+typedef enum hki_task_kind { HKI_TASK_COLLECTIVE, HKI_TASK_SEND, HKI_TASK_RECV, HKI_TASK_GROUP } hki_task_kind;
+typedef enum hki_p2p_state { HKI_P2P_NEW, HKI_P2P_ANNOUNCED, HKI_P2P_MATCHED, HKI_P2P_MOVING } hki_p2p_state;
+
+typedef struct hki_announcement {
+    struct hki_announcement *next;
+    uint32_t from, id;
+    int32_t tag;
+    uint32_t dtype;
+    uint64_t bytes;
+    uint8_t payload[24];
+} hki_announcement;
+
+struct hk_request {
+    hk_comm *comm;
+    struct hk_request *next, *prev; /* unfinished tasks of the communicator in issue order; free list */
+    struct hk_request *queue;       /* next in its channel */
+    struct hk_request *group;
+    uint32_t pending;               /* a group's unfinished members */
+    uint8_t kind, channel;
+    bool started, finished, held;   /* held: the caller has a handle to it */
+    hk_status status;
+    uint64_t seq, fingerprint;
+    const hki_desc *desc;
+    hki_desc own_desc;              /* point-to-point */
+    hki_entry *entry;
+    hki_run run;
+    const uint8_t *in;
+    uint8_t *out;
+    size_t in_bytes, out_bytes;     /* extents of the buffers, for overlap */
+    uint64_t issued_us, timeout_us, next_stall_us;
+    uint32_t stalls;
+    /* point-to-point */
+    hki_p2p_state p2p;
+    uint32_t peer, id, matched_id;
+    int32_t tag;
+    size_t moved;
+};
+
+typedef struct hki_channel {
+    hk_request *head, *tail;
+    void *temp;
+    size_t temp_bytes;
+    uint8_t *done;
+    size_t done_bytes;
+    const void **sources;
+    void **places;
+} hki_channel;
+
+typedef struct hki_group {
+    struct hki_group *next;
+    pthread_t owner;
+    uint32_t depth;
+    hk_request *first, *last;   /* linked by queue */
+} hki_group;
+
+hk_request *hki_task_new(hk_comm *, hki_task_kind);
+/* Puts a task in its queues: sequence, fingerprint and record are fixed here. */
+void hki_task_submit(hk_comm *, hk_request *);
+void hki_task_run_channel(hk_comm *, uint32_t channel);
+void hki_task_finish(hk_request *, hk_status);
+void hki_task_recycle(hk_request *);
+bool hki_task_clear(const hk_request *); /* no earlier unfinished task uses overlapping memory */
+bool hki_comm_pump(hk_comm *);           /* true if anything moved */
+
+#endif
