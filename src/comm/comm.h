@@ -104,6 +104,8 @@ void hki_comm_break(hk_comm *, const hki_notice *);
 /* Makes the notice for task (may be NULL) about `culprit` and breaks the communicator. */
 void hki_comm_fail(hk_comm *, hk_status, uint32_t culprit, const hk_request *task, uint64_t now_us);
 void hki_comm_check(hk_comm *, uint64_t now_us);
+/* A cheap look before each operation: did another rank fail, or somebody abort? */
+bool hki_comm_alarmed(hk_comm *);
 
 /* ---- cache.c */
 /* The plan for a call, by the forced algorithm (NULL: the tuner's choice), pinned; NULL with status. */

@@ -157,19 +157,6 @@ static bool drained(void *arg)
     return !comm->tcp || hki_tcp_flushed(comm->tcp);
 }
 
-/* Every message to this rank belonged to an operation it made; one left over shows that the ranks' calls differed. */
-static void look_for_leftovers(hk_comm *comm)
-{
-    for (uint32_t c = 0; c < HKI_CHANNELS && !comm->broken; c++)
-        for (uint32_t r = 0; r < comm->shape.ranks && !comm->broken; r++) {
-            hki_msg m;
-            if (r == comm->shape.rank || comm->ports[c]->ops->peek(comm->ports[c], r, &m) != HKI_GO) continue;
-            const hki_desc none = {.op = HKI_OPS};
-            const hk_request last = {.comm = comm, .kind = HKI_TASK_COLLECTIVE, .seq = comm->seq, .desc = &none};
-            hki_comm_fail(comm, HK_MISMATCH, r, &last, hki_now_us());
-        }
-}
-
 HK_API hk_status hk_comm_destroy(hk_comm *comm)
 {
     if (!comm) return HK_OK;
@@ -179,7 +166,7 @@ HK_API hk_status hk_comm_destroy(hk_comm *comm)
     pthread_mutex_lock(&e->lock);
     const uint64_t limit = hki_now_us() + comm->settings.timeout_us;
     if (!comm->broken && !hki_wait_until(e, drained, comm, limit)) hki_comm_fail(comm, HK_TIMEOUT, comm->shape.rank, comm->tasks, hki_now_us());
-    look_for_leftovers(comm);
+    hki_comm_check(comm, hki_now_us()); /* the last chance to see that the calls of the ranks differed */
     if (comm->broken && comm->tcp) hki_wait_until(e, never, comm, hki_now_us() + 250000);
     status = comm->broken ? (hk_status)comm->notice.status : HK_OK;
     hk_comm **at = &e->comms;

@@ -110,9 +110,8 @@ static bool adopt(hk_comm *comm, uint64_t now_us)
 /* Gone for good, by shared memory's signs: its area withdrawn, or its process ended. */
 static hk_status fate(hk_comm *comm, uint32_t rank)
 {
-    hki_area_head *h = hki_area_of(&comm->area, rank);
     const hki_view *v = comm->peers[rank]->view;
-    if (h && atomic_load(&h->uid) != comm->shape.uid) return HK_PEER_LEFT;
+    if (hki_area_left(&comm->area, rank)) return HK_PEER_LEFT;
     if (v && v->fd >= 0 && !hki_life_held(v->fd)) return HK_PEER_LOST;
     return HK_OK;
 }
@@ -219,6 +218,23 @@ void hki_comm_check(hk_comm *comm, uint64_t now_us)
     if (adopt(comm, now_us) || !compare_histories(comm, now_us)) return;
     for (hk_request *t = comm->tasks; t; t = t->next)
         if (t->kind != HKI_TASK_GROUP && !check_task(comm, t, now_us)) return;
+}
+
+/* A load or two a rank; with many ranks, not at every call. */
+bool hki_comm_alarmed(hk_comm *comm)
+{
+    if (HKI_UNLIKELY(atomic_load_explicit(&comm->aborted, memory_order_relaxed))) return true;
+    if (comm->tcp) {
+        hki_notice n;
+        hki_tcp_progress(comm->engine->tcp);
+        if (hki_tcp_notice(comm->tcp, &n, 0)) return true;
+    }
+    if (comm->shape.ranks > 16 && comm->seq % 16) return false;
+    for (uint32_t r = 0; r < comm->shape.ranks; r++) {
+        const hki_area_head *h = (const hki_area_head *)comm->area.there[r];
+        if (h && atomic_load_explicit(&h->state, memory_order_relaxed) == HKI_AREA_FAILED) return true;
+    }
+    return false;
 }
 
 HK_API hk_status hk_comm_abort(hk_comm *comm)

@@ -164,9 +164,9 @@ static hk_status issue_locked(hk_comm *comm, const hki_call *c, const given *g, 
     hk_status status;
     char error[160];
     if (comm->broken) return (hk_status)comm->notice.status;
-    if (HKI_UNLIKELY(atomic_load_explicit(&comm->aborted, memory_order_relaxed))) {
+    if (HKI_UNLIKELY(hki_comm_alarmed(comm))) {
         hki_comm_check(comm, hki_now_us());
-        return HK_ABORTED;
+        if (comm->broken) return (hk_status)comm->notice.status;
     }
     const hki_algo *forced;
     if ((status = forced_algorithm(comm, c->op, o, &forced))) return status;

@@ -233,10 +233,25 @@ static hk_status check(hk_comm *comm, const char *name, const void *buf, size_t 
     return HK_OK;
 }
 
+/* Is there something of this rank's own that a blocking call to itself could meet? */
+static bool waiting_for_self(const hk_comm *comm)
+{
+    for (const hk_request *t = comm->tasks; t; t = t->next)
+        if ((t->kind == HKI_TASK_SEND || t->kind == HKI_TASK_RECV) && (t->peer == comm->shape.rank || t->peer == ANY_RANK)) return true;
+    return false;
+}
+
 static hk_status issue(hk_comm *comm, hki_task_kind kind, const void *in, void *out, size_t count, hk_dtype dtype, int peer, size_t bytes,
                        const hk_options *o, hk_request **request)
 {
     if (comm->broken) return (hk_status)comm->notice.status;
+    if (HKI_UNLIKELY(hki_comm_alarmed(comm))) {
+        hki_comm_check(comm, hki_now_us());
+        if (comm->broken) return (hk_status)comm->notice.status;
+    }
+    if (!request && peer == (int)comm->shape.rank && !comm->groups && !waiting_for_self(comm))
+        return hki_error(comm, HK_INVALID, "a blocking %s to oneself never ends: post the other side first, or use a group or a request",
+                         kind == HKI_TASK_SEND ? "send" : "recv");
     hk_request *t = hki_task_new(comm, kind);
     if (!t) return hki_error(comm, HK_NO_MEMORY, "out of memory for a request");
     const bool sends = kind == HKI_TASK_SEND;

@@ -9,7 +9,8 @@
 #include <unistd.h>
 
 #define MAGIC 0x6b636f685f676573u
-#define GONE 1u /* a withdrawn directory entry: probing goes on past it */
+#define GONE UINT64_MAX /* the offset of a withdrawn directory entry */
+#define PROBES 64       /* entries looked at before a withdrawn one is used again */
 
 int hki_segment_open(hki_segment *s, size_t bytes, bool shared)
 {
@@ -104,17 +105,23 @@ bool hki_segment_free(hki_segment *s, void *ptr)
     return false;
 }
 
+static void enter(hki_segment_head *h, uint32_t e, uint64_t uid, uint64_t offset)
+{
+    atomic_store(&h->directory[e].uid, (uint64_t)0); /* nobody may pair an old uid with a new offset */
+    atomic_store(&h->directory[e].offset, offset);
+    atomic_store(&h->directory[e].uid, uid);
+}
+
 hk_status hki_segment_publish(hki_segment *s, uint64_t uid, const void *area)
 {
     hki_segment_head *h = hki_segment_head_of(s->base);
-    for (uint32_t i = 0; i < HKI_DIRECTORY; i++) {
-        const uint32_t e = (uint32_t)((uid + i) % HKI_DIRECTORY);
-        const uint64_t have = atomic_load(&h->directory[e].uid);
-        if (have > GONE) continue;
-        atomic_store(&h->directory[e].offset, (uint64_t)((const uint8_t *)area - s->base));
-        atomic_store(&h->directory[e].uid, uid);
-        return HK_OK;
-    }
+    const uint64_t offset = (uint64_t)((const uint8_t *)area - s->base);
+    for (uint32_t pass = 0; pass < 2; pass++)
+        for (uint32_t i = 0; i < (pass ? HKI_DIRECTORY : PROBES); i++) {
+            const uint32_t e = (uint32_t)((uid + i) % HKI_DIRECTORY);
+            const bool unused = atomic_load(&h->directory[e].uid) == 0 || (pass && atomic_load(&h->directory[e].offset) == GONE);
+            if (unused) return enter(h, e, uid, offset), HK_OK;
+        }
     return HK_NO_MEMORY;
 }
 
@@ -123,21 +130,23 @@ void hki_segment_withdraw(hki_segment *s, uint64_t uid)
     hki_segment_head *h = hki_segment_head_of(s->base);
     for (uint32_t i = 0; i < HKI_DIRECTORY; i++) {
         const uint32_t e = (uint32_t)((uid + i) % HKI_DIRECTORY);
-        const uint64_t have = atomic_load(&h->directory[e].uid);
-        if (have == uid) atomic_store(&h->directory[e].uid, (uint64_t)GONE);
-        if (have == uid || have == 0) return;
+        if (atomic_load(&h->directory[e].uid) == uid) {
+            atomic_store(&h->directory[e].offset, GONE);
+            return;
+        }
     }
 }
 
-uint8_t *hki_view_find(const hki_view *v, uint64_t uid, size_t bytes)
+uint8_t *hki_view_find(const hki_view *v, uint64_t uid, size_t bytes, bool *left)
 {
     hki_segment_head *h = hki_segment_head_of(v->base);
     for (uint32_t i = 0; i < HKI_DIRECTORY; i++) {
         const uint32_t e = (uint32_t)((uid + i) % HKI_DIRECTORY);
         const uint64_t have = atomic_load(&h->directory[e].uid);
-        if (have == 0) return NULL;
+        if (have == 0 && i >= PROBES) return NULL;
         if (have != uid) continue;
         const uint64_t offset = atomic_load(&h->directory[e].offset);
+        *left = offset == GONE;
         if (offset % HKI_LINE || offset > v->bytes || bytes > v->bytes - offset) return NULL;
         return v->base + offset;
     }

@@ -55,8 +55,9 @@ bool hki_segment_free(hki_segment *, void *ptr);
 static inline hki_segment_head *hki_segment_head_of(const uint8_t *base) { return (hki_segment_head *)(uintptr_t)base; }
 hk_status hki_segment_publish(hki_segment *, uint64_t uid, const void *area);
 void hki_segment_withdraw(hki_segment *, uint64_t uid);
-/* The area of that communicator in another's segment, `bytes` long; NULL if it is not there (yet) or does not fit. */
-uint8_t *hki_view_find(const hki_view *, uint64_t uid, size_t bytes);
+/* The area of that communicator in another's segment, `bytes` long; NULL if it is not there yet, was withdrawn (*left) or does not fit.
+ * Withdrawn entries stay until their place is needed. */
+uint8_t *hki_view_find(const hki_view *, uint64_t uid, size_t bytes, bool *left);
 
 /* Maps fd; NULL unless it is the segment with that token. Takes the descriptor over when it succeeds. */
 hki_view *hki_view_open(int fd, uint64_t token, const char *bell);

@@ -54,9 +54,11 @@ hk_status hki_area_open(hki_area *a, const hki_shape *shape, hki_segment *segmen
     a->bell = bell;
     lay_out(a);
     a->there = hki_alloc(shape->ranks * sizeof *a->there);
-    a->base = a->there ? hki_segment_alloc(segment, a->bytes) : NULL;
+    a->left = hki_alloc(shape->ranks * sizeof *a->left);
+    a->base = a->there && a->left ? hki_segment_alloc(segment, a->bytes) : NULL;
     if (!a->base) {
         hki_free(a->there);
+        hki_free(a->left);
         return HK_NO_MEMORY;
     }
     hki_area_head *h = hki_area_mine(a);
@@ -68,6 +70,8 @@ hk_status hki_area_open(hki_area *a, const hki_shape *shape, hki_segment *segmen
     if (status) {
         hki_segment_free(segment, a->base);
         hki_free(a->there);
+        hki_free(a->left);
+        a->base = NULL;
     }
     return status;
 }
@@ -84,6 +88,7 @@ void hki_area_close(hki_area *a)
         hki_segment_free(a->segment, a->base);
     }
     hki_free(a->there);
+    hki_free(a->left);
     a->base = NULL;
 }
 
@@ -91,10 +96,16 @@ static uint8_t *there(hki_area *a, uint32_t rank)
 {
     if (HKI_LIKELY(a->there[rank] != NULL)) return a->there[rank];
     const hki_view *v = a->peers[rank]->view;
-    return a->there[rank] = v ? hki_view_find(v, key(&a->shape, rank), a->bytes) : NULL;
+    return a->there[rank] = v ? hki_view_find(v, key(&a->shape, rank), a->bytes, &a->left[rank]) : NULL;
 }
 
 hki_area_head *hki_area_of(hki_area *a, uint32_t rank) { return (hki_area_head *)there(a, rank); }
+
+bool hki_area_left(hki_area *a, uint32_t rank)
+{
+    const hki_area_head *h = hki_area_of(a, rank);
+    return h ? atomic_load(&h->uid) != a->shape.uid : a->left[rank];
+}
 
 void hki_area_enter(hki_area *a, const hki_record *r)
 {
@@ -109,12 +120,13 @@ void hki_area_enter(hki_area *a, const hki_record *r)
 bool hki_area_entered(hki_area *a, uint32_t rank, uint64_t seq, hki_record *out)
 {
     hki_area_head *h = hki_area_of(a, rank);
-    if (!h || atomic_load_explicit(&h->entered, memory_order_acquire) < seq) return false;
+    if (!h || atomic_load(&h->uid) != a->shape.uid || atomic_load_explicit(&h->entered, memory_order_acquire) < seq) return false;
     _Atomic uint64_t *from = (_Atomic uint64_t *)&h->records[seq % HKI_RECORDS];
     uint64_t *to = (uint64_t *)out;
     for (size_t i = 0; i < sizeof *out / 8; i++) to[i] = atomic_load_explicit(&from[i], memory_order_acquire);
     /* The writer fills the entry of `entered + 1` at any time: one that close to being overwritten is not trusted. */
-    return atomic_load_explicit(&h->entered, memory_order_acquire) + 2 < seq + HKI_RECORDS && out->seq == seq;
+    return atomic_load_explicit(&h->entered, memory_order_acquire) + 2 < seq + HKI_RECORDS && out->seq == seq &&
+           atomic_load(&h->uid) == a->shape.uid; /* else the owner has left and another communicator lives there */
 }
 
 void hki_area_fail(hki_area *a, const hki_notice *n)
@@ -161,11 +173,10 @@ static bool passed(shm_port *p, uint32_t peer, uint32_t seq)
 {
     if ((int32_t)(p->acked[peer] - seq) >= 0) return true;
     uint8_t *base = there(p->area, peer);
-    if (!base) return false;
+    if (hki_area_left(p->area, peer)) p->acked[peer] = p->sent[peer]; /* it needed nothing more */
+    if (!base) return p->area->left[peer];
     const uint32_t now = atomic_load(ack_at(p->area, base, p->channel, p->port.rank));
     if ((int32_t)(now - p->acked[peer]) > 0 && (int32_t)(p->sent[peer] - now) >= 0) p->acked[peer] = now; /* only what can be */
-    /* A rank that has left needed nothing more. */
-    if (atomic_load(&((hki_area_head *)base)->uid) != p->area->shape.uid) p->acked[peer] = p->sent[peer];
     return (int32_t)(p->acked[peer] - seq) >= 0;
 }
 

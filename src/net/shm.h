@@ -53,6 +53,7 @@ typedef struct hki_area {
     size_t bytes, acks, lanes, slots;   /* offsets */
     hki_peer *const *peers;             /* by rank; view NULL: not by this transport */
     uint8_t **there;                    /* by rank: its area once found */
+    bool *left;                         /* by rank: it had withdrawn its area before this rank looked */
     int bell;                           /* descriptor to ring others with */
 } hki_area;
 
@@ -64,6 +65,8 @@ void hki_area_close(hki_area *);
 static inline hki_area_head *hki_area_mine(const hki_area *a) { return (hki_area_head *)a->base; }
 /* The head of another rank's area; NULL if it has none (yet). */
 hki_area_head *hki_area_of(hki_area *, uint32_t rank);
+/* Has that rank ended this communicator on its side? */
+bool hki_area_left(hki_area *, uint32_t rank);
 void hki_area_enter(hki_area *, const hki_record *);
 /* The call `seq` of another rank, if it has entered it and it is not too long ago. */
 bool hki_area_entered(hki_area *, uint32_t rank, uint64_t seq, hki_record *);

@@ -10,10 +10,11 @@
 
 const hki_transport hki_transport_tcp = {"tcp", "one listening port a process, one socket a lane, dialled on first use"};
 
-#define STRANGER_US 2000000   /* for a connection to say hello */
+#define STRANGER_US 10000000  /* for a connection to say hello: its rank may be computing between dialling and the next call */
 #define PARKED_US 60000000    /* for its communicator to come into being */
 #define PARKED 1024
-#define TRY_US 2000000        /* for one address of a peer */
+#define TRY_US 2000000        /* for one address of a peer to accept a connection */
+#define ANSWER_US 30000000    /* and to answer it: the peer accepts when it next is inside the library */
 #define GRACE_US 150000       /* between a broken link and blaming its rank: the cause may be on its way from another */
 
 /* ---- The process's end --------------------------------------------------------------------------------------------------- */
@@ -69,11 +70,19 @@ static hki_tcp_comm *find(hki_tcp *t, uint64_t uid, uint32_t rank)
     return c;
 }
 
+static void give_up(hki_link *l)
+{
+    l->comm = NULL;
+    hki_link_broke(l);
+}
+
 static void welcome(hki_link *l, hki_tcp_comm *c)
 {
     const hki_tcp_hello *h = &l->hello;
-    const bool good = h->from < c->shape.ranks && h->from != c->shape.rank && h->channel < c->shape.channels &&
-                      !c->in[h->channel * c->shape.ranks + h->from];
+    const bool sane = h->from < c->shape.ranks && h->from != c->shape.rank && h->channel < c->shape.channels;
+    hki_link *old = sane ? c->in[h->channel * c->shape.ranks + h->from] : NULL;
+    const bool good = sane && (!old || !old->used);
+    if (good && old) give_up(old); /* whoever dials again has given up the attempt before */
     l->peer = h->from;
     l->channel = h->channel;
     if (l->state == HKI_PARKED) l->tcp->parked--, l->state = HKI_GREETING;
@@ -144,15 +153,7 @@ static void dial(hki_link *l)
     l->want_in = false;
     l->want_out = true;
     l->inbox_bytes = l->notes_bytes = l->notes_sent = 0;
-    if (l->fd < 0 || hki_epoll_add(l->tcp->epoll, l->fd, false, true, (uint64_t)(uintptr_t)l)) hki_link_broke(l);
-}
-
-static void redial(hki_link *l)
-{
-    hki_epoll_del(l->tcp->epoll, l->fd);
-    hki_close(l->fd);
-    l->fd = -1;
-    dial(l);
+    if (l->fd >= 0 && hki_epoll_add(l->tcp->epoll, l->fd, false, true, (uint64_t)(uintptr_t)l)) hki_link_broke(l);
 }
 
 hki_link *hki_tcp_dial_rank(hki_tcp_comm *c, uint32_t peer, uint32_t channel)
@@ -184,8 +185,10 @@ static bool dialled(hki_link *l)
     if (r == 0) return begin(l), true;
     if (r == -EINPROGRESS) return false;
     const bool more = l->address % (HKI_ADDRESSES + 1) != 0;
-    if (r == -ECONNREFUSED && !more) hki_link_broke(l);
-    else redial(l);
+    hki_link_broke(l);
+    if (r != -ECONNREFUSED || more) return dial(l), true;
+    l->state = HKI_CLOSED;
+    if (!l->comm->left[l->peer] && !l->comm->lost_us[l->peer]) l->comm->lost_us[l->peer] = hki_now_us();
     return true;
 }
 
@@ -205,9 +208,13 @@ static void sweep(hki_tcp *t, uint64_t now)
     for (hki_link *l = t->links, *next; l; l = next) {
         next = l->next;
         const uint64_t age = now - l->since_us;
-        if (!l->comm && (l->state == HKI_CLOSED || (l->state == HKI_GREETING && age > STRANGER_US) || (l->state == HKI_PARKED && age > PARKED_US)))
+        if (!l->comm && (l->state == HKI_CLOSED || (l->state == HKI_GREETING && age > STRANGER_US) || (l->state == HKI_PARKED && age > PARKED_US))) {
             hki_link_free(l);
-        else if (l->comm && l->out && (l->state == HKI_DIALLING || l->state == HKI_GREETING) && age > TRY_US) redial(l);
+            continue;
+        }
+        if (!l->out || (l->state != HKI_DIALLING && l->state != HKI_GREETING)) continue;
+        if (l->fd >= 0 && age > (l->state == HKI_DIALLING ? TRY_US : ANSWER_US)) hki_link_broke(l);
+        if (l->fd < 0) dial(l);
     }
 }
 
@@ -220,6 +227,7 @@ bool hki_tcp_progress(hki_tcp *t)
         hki_link *l = (hki_link *)(uintptr_t)ready[i];
         if (ready[i] == 1) moved |= let_in(t);
         if (ready[i] <= 1) continue;
+        if (l->fd < 0) continue; /* closed by what was handled before */
         if (l->state == HKI_DIALLING) {
             moved |= dialled(l);
             continue;
@@ -345,7 +353,7 @@ bool hki_tcp_notice(hki_tcp_comm *c, hki_notice *n, uint64_t now_us)
 {
     if (c->heard) return *n = c->notice, true;
     for (uint32_t r = 0; r < c->shape.ranks; r++)
-        if (c->lost_us[r] && now_us - c->lost_us[r] > GRACE_US) {
+        if (c->lost_us[r] && now_us > c->lost_us[r] + GRACE_US) {
             *n = (hki_notice){.status = c->left[r] ? HK_PEER_LEFT : HK_PEER_LOST, .culprit = r};
             return true;
         }

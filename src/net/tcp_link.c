@@ -46,7 +46,7 @@ void hki_link_free(hki_link *l)
 /* Registers interest in what this link can use now: reading unless its ring is full, writing if something waits to leave. */
 void hki_link_watch(hki_link *l)
 {
-    if (l->state == HKI_CLOSED) return;
+    if (l->fd < 0) return;
     const bool full = !l->out && l->complete == HKI_READ_AHEAD;
     const bool in = l->state != HKI_DIALLING && !full;
     const bool out = l->state == HKI_DIALLING || ((l->q_used || l->notes_bytes) && !l->tcp->paced && l->state == HKI_UP) ||
@@ -57,15 +57,17 @@ void hki_link_watch(hki_link *l)
     hki_epoll_mod(l->tcp->epoll, l->fd, in, out, (uint64_t)(uintptr_t)l);
 }
 
+/* Before it is up an outgoing link is only an attempt: it is made again (tcp.c, sweep). */
 void hki_link_broke(hki_link *l)
 {
-    if (l->state == HKI_CLOSED) return;
+    if (l->state == HKI_CLOSED || l->fd < 0) return;
     hki_epoll_del(l->tcp->epoll, l->fd);
     hki_close(l->fd);
     l->fd = -1;
     if (l->state == HKI_PARKED) l->tcp->parked--;
-    l->state = HKI_CLOSED;
-    if (l->comm && !l->goodbye && !l->comm->left[l->peer] && !l->comm->lost_us[l->peer]) l->comm->lost_us[l->peer] = hki_now_us();
+    const bool attempt = l->out && l->state != HKI_UP;
+    l->state = attempt ? HKI_DIALLING : HKI_CLOSED;
+    if (!attempt && l->comm && !l->goodbye && !l->comm->left[l->peer] && !l->comm->lost_us[l->peer]) l->comm->lost_us[l->peer] = hki_now_us();
 }
 
 bool hki_link_attach(hki_link *l, hki_tcp_comm *c)
@@ -127,7 +129,7 @@ bool hki_link_write(hki_link *l)
 {
     bool moved = false;
     if (l->state == HKI_GREETING || l->state == HKI_UP) {
-        while (l->state != HKI_CLOSED) {
+        while (l->fd >= 0) {
             if (l->sent == 0 && !write_notes(l, &moved)) break; /* notes go between messages, never into one */
             if (l->state != HKI_UP || !l->q_used) break;
             const hki_shape *s = &l->comm->shape;
@@ -242,16 +244,16 @@ static bool understand(hki_link *l)
     l->frame[(l->first + l->complete) % HKI_READ_AHEAD] = f;
     take_inbox(l, HKI_FRAME_HEAD);
     l->got = 0;
-    l->reading = true;
+    l->reading = l->used = true;
     return fill(l), !l->reading;
 }
 
 bool hki_link_read(hki_link *l)
 {
     bool moved = false;
-    while (l->state != HKI_CLOSED && l->state != HKI_DIALLING && l->state != HKI_PARKED) {
+    while (l->state == HKI_GREETING || l->state == HKI_UP) {
         while (l->inbox_bytes && understand(l)) moved = true;
-        if (l->state == HKI_CLOSED || (l->inbox_bytes && !l->reading && l->complete == HKI_READ_AHEAD)) break;
+        if ((l->state != HKI_GREETING && l->state != HKI_UP) || (l->inbox_bytes && !l->reading && l->complete == HKI_READ_AHEAD)) break;
         ssize_t n;
         if (l->reading && l->inbox_bytes == 0) { /* the rest of a message goes straight where it belongs */
             const uint32_t slot = (l->first + l->complete) % HKI_READ_AHEAD;

@@ -27,6 +27,7 @@ typedef struct hki_link {
     int fd;
     hki_link_state state;
     bool out, want_in, want_out;   /* as registered with epoll */
+    bool used;                     /* in: a message has come */
     bool goodbye;                  /* the peer said it; what follows is no failure */
     uint32_t peer, channel;
     uint64_t since_us;             /* of the current state */
