@@ -16,7 +16,7 @@ setup:
 	@scripts/setup
 
 demo: all
-	@scripts/demo $(BUILD)/bin
+	@scripts/demo $(BUILD)
 
 check: all
 	@cd $(BUILD) && ctest --timeout 170 $(CTEST_FLAGS)

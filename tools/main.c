@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-static const tool_command *const commands[] = {&tool_run, &tool_perf, &tool_info};
+static const tool_command *const commands[] = {&tool_run, &tool_perf, &tool_plan, &tool_info};
 enum { COMMANDS = sizeof commands / sizeof *commands };
 
 static void list(FILE *to)
@@ -18,6 +18,8 @@ static void list(FILE *to)
           "Why this algorithm?\n"
           "  hocket info algos                      what there is; the last column of perf names the one taken\n"
           "  hocket perf OP -n 4 --algo NAME        times another\n"
+          "  hocket plan OP ALGO --ranks 4          what it does, step by step; --check proves it, --cost counts\n"
+          "  hocket plan OP --compare --ranks 8,64  all algorithms: rounds, bytes, model time\n"
           "Why does it hang?\n"
           "  Ctrl-\\ at hocket run                   what each rank is doing, laggard first; the job goes on\n"
           "  hocket info errors                     each status: meaning, cause, remedy\n"

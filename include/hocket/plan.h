@@ -58,6 +58,55 @@ HK_API int hk_tool_status_at(size_t i, hk_tool_status *status);
 /* The algorithm that a call of `op` with these arguments takes on this communicator (forced or chosen), or NULL. */
 HK_API const char *hk_tool_algorithm(hk_comm *comm, const char *op, size_t count, hk_dtype dtype, hk_redop redop);
 
+/* ---- Plans --------------------------------------------------------------------------------------------------------- */
+
+#define HK_TOOL_TEXT 256
+#define HK_TOOL_ALL_RANKS UINT32_MAX
+
+/* A call as all ranks make it. count: as in the call; of uneven forms: the length of every block. */
+typedef struct hk_tool_call {
+    const char *op, *algorithm;
+    uint32_t ranks, root;
+    size_t count;
+    hk_dtype dtype;
+    hk_redop redop;       /* HK_SUM .. HK_BXOR */
+    int in_place;
+} hk_tool_call;
+
+/* The plans of all ranks of one call (or of one rank, which then can be printed only). */
+typedef struct hk_tool_plans hk_tool_plans;
+/* NULL, and why, if the call cannot be, has no such algorithm, or the algorithm objects. */
+HK_API hk_tool_plans *hk_tool_plans_build(const hk_tool_call *call, uint32_t rank, char error[HK_TOOL_TEXT]);
+/* From text (docs/plan.md) that holds one plan of each rank, in any order. */
+HK_API hk_tool_plans *hk_tool_plans_read(const char *text, size_t len, char error[HK_TOOL_TEXT]);
+HK_API void hk_tool_plans_free(hk_tool_plans *plans);
+/* The call, its texts valid as long as the plans; steps: of the longest plan; blocks: of a rank's output. */
+HK_API void hk_tool_plans_shape(const hk_tool_plans *plans, hk_tool_call *call, uint32_t *steps, uint32_t *blocks);
+/* One rank's plan as text; returns its length, writes what fits (as snprintf). window: elements, 0 for none, with depth. */
+HK_API size_t hk_tool_plans_print(const hk_tool_plans *plans, uint32_t rank, size_t window, unsigned depth, char *buf, size_t cap);
+
+/* What the checker proves, in the order in which it does. */
+typedef struct hk_tool_property { const char *name, *meaning; } hk_tool_property;
+HK_API int hk_tool_property_at(size_t i, hk_tool_property *property);
+
+/* Messages and elements: sent by the rank that sends most, and total over all ranks. */
+typedef struct hk_tool_cost { uint64_t rounds, messages, busiest, total; } hk_tool_cost;
+
+typedef struct hk_tool_report {
+    hk_status status;     /* HK_OK: proven. HK_INVALID: finding tells rank, step and property. HK_NO_MEMORY */
+    char finding[HK_TOOL_TEXT];
+    uint64_t proven;      /* bit i: property i */
+    hk_tool_cost cost;    /* measured */
+    uint32_t slots;       /* that a walk in list order needs; 0: no number is enough */
+    int rendezvous;       /* messages may be passed by reference */
+    int rank_order, fold_once;
+} hk_tool_report;
+HK_API void hk_tool_plans_check(hk_tool_plans *plans, hk_tool_report *report);
+/* The formula that stands beside the algorithm, right where all blocks are equally long. 0: none is stated. */
+HK_API int hk_tool_cost_of(const hk_tool_call *call, hk_tool_cost *cost);
+/* Bit r of sets[rank * blocks + b]: rank r's input is in output block b of `rank` after its first `steps` steps. Up to 64 ranks. */
+HK_API hk_status hk_tool_plans_hold(const hk_tool_plans *plans, uint32_t steps, uint64_t *sets);
+
 /* ---- The machine, and units ---------------------------------------------------------------------------------------- */
 
 /* CPUs this process may use: affinity and cgroup quota. */

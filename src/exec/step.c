@@ -7,6 +7,10 @@
 #include "kern/kern.h"
 
 #include <string.h>
+#ifdef HOCKET_FAULTS
+#include <stdio.h>
+#include <stdlib.h>
+#endif
 
 /* Elements of block b of a buffer that fall in window c. */
 static size_t piece_elems(const hki_program *g, uint8_t buf, uint32_t b, uint32_t c)
@@ -146,6 +150,20 @@ static void move(hki_run *r, const hki_step *s, uint32_t i, size_t elems, size_t
     hki_fold(p->call.dtype, dst, place ? 2 : 1, list, s->nsrc, elems, &p->call.red, s->finish);
 }
 
+#ifdef HOCKET_FAULTS
+/* A planted fault of test builds: HOCKET_FAULT=flip:rank=R,op=N,byte=B flips one bit of a message that rank R's N-th run sends. */
+static void plant(hki_run *r, size_t bytes)
+{
+    static _Thread_local uint64_t last, runs;
+    const char *fault = getenv("HOCKET_FAULT");
+    unsigned rank, op;
+    size_t byte;
+    if (!fault || sscanf(fault, "flip:rank=%u,op=%u,byte=%zu", &rank, &op, &byte) != 3 || rank != r->port->rank || !bytes) return;
+    if (last != r->fingerprint) last = r->fingerprint, runs++;
+    if (runs == op) ((uint8_t *)r->places[0])[byte % bytes] ^= 1, runs++;
+}
+#endif
+
 static void let_go(hki_run *r, const hki_step *s, size_t bytes)
 {
     const hki_plan *p = r->program->plan;
@@ -172,6 +190,9 @@ hki_go hki_step_try(hki_run *r, const hki_step *s, uint32_t window)
         if (e) move(r, s, i, e, at, window, s->nto > 0);
         at += e * r->program->elem_bytes;
     }
+#ifdef HOCKET_FAULTS
+    if (s->nto) plant(r, bytes);
+#endif
     for (uint32_t k = 1; k < nplaces; k++) hki_copy(r->places[k], r->places[0], bytes);
     let_go(r, s, bytes);
     return HKI_GO;
