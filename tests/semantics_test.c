@@ -3,6 +3,7 @@
  * What the header promises besides right sums: requests in any order, groups, point to point with tags and any source, overlapping
  * buffers in issue order, split, dup and groups by members, user operators, in-place and overlap rules, errors that break nothing and
  * errors that break everything. Ranks are threads; every case runs over shared memory and over TCP. */
+#include "built.h"
 #include "values.h"
 
 #include "os/os.h"
@@ -50,7 +51,7 @@ static const char *transports[] = {"auto", "tcp"};
 
 static void with_config(int ranks, body run, hk_config config)
 {
-    for (int t = 0; t < 2; t++) {
+    for (int t = 0; t < 2 && built_with(transports[t]); t++) {
         hk_comm *comms[MAX];
         seat seats[MAX] = {0};
         pthread_t threads[MAX];
@@ -373,7 +374,7 @@ static void ordered_operator(seat *s)
         }
     hk_options o = HK_OPTIONS_INIT;
     o.algorithm = "ring";
-    if (s->ranks > 1) {
+    if (s->ranks > 1 && can(HKI_ALL_REDUCE, "ring")) {
         CHECK(s, hk_all_reduce(x, y, 1, HK_U32, op, s->comm, &o, NULL) == HK_UNSUPPORTED);
         CHECK(s, strstr(hk_last_error(s->comm), "; use ")); /* names one that can */
     }
@@ -404,7 +405,8 @@ static void halves_meet(seat *s)
     static const char *const families[][3] = {{"ring", "ring", "ring"}, {"direct", "direct", "direct"}, {"circulant", "circulant", "bruck"},
                                               {"halving_doubling", "recursive_halving", "recursive_doubling"}};
     for (int f = 0; f < 4; f++)
-        for (size_t each = 1; each < 4000; each = each * 7 + 3) {
+        for (size_t each = 1; each < 4000 && can(HKI_ALL_REDUCE, families[f][0]) && can(HKI_REDUCE_SCATTER, families[f][1]) &&
+                              can(HKI_ALL_GATHER, families[f][2]); each = each * 7 + 3) {
             const size_t n = each * (size_t)s->ranks;
             float *x = malloc(n * 4), *a = malloc(n * 4), *b = malloc(n * 4);
             for (size_t i = 0; i < n; i++) x[i] = (float)((i * 7919 + (size_t)s->rank * 104729) % 100003) * 1.2345e-3f;
@@ -510,6 +512,7 @@ static void leaver(seat *s)
 /* Bytes really sent equal the formula: 2(P-1)/P of the vector for the ring, P-1 messages of Bruck's rounds. */
 static void counted(seat *s)
 {
+    if (!can(HKI_ALL_REDUCE, "ring") || !can(HKI_ALL_GATHER, "bruck")) return;
     const size_t n = (size_t)64 * (size_t)s->ranks * 10;
     float *x = calloc(n, 4), *y = calloc(n, 4);
     hk_options o = HK_OPTIONS_INIT;

@@ -13,7 +13,7 @@
 #include "comm/engine.h"
 #include "comm/report.h"
 #include "exec/exec.h"
-#include "net/shm.h"
+#include "net/area.h"
 #include "tune/choose.h"
 
 #define HKI_CHANNELS 2
@@ -49,7 +49,7 @@ struct hk_comm {
     bool any_tcp;
     hki_area area;
     hki_now *now;                /* in the area, or where hocket run reads it */
-    hki_tcp_comm *tcp;
+    hki_remote_comm *tcp;
     hki_port *ports[HKI_CHANNELS + 1];
     hki_port *shm_ports[HKI_CHANNELS + 1], *tcp_ports[HKI_CHANNELS + 1];
     /* operations */

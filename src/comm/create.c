@@ -25,7 +25,7 @@ static bool open_channels(hk_comm *comm)
     const uint32_t P = comm->shape.ranks;
     for (uint32_t c = 0; c <= HKI_CHANNELS; c++) {
         comm->shm_ports[c] = hki_shm_port(&comm->area, c);
-        if (comm->tcp) comm->tcp_ports[c] = hki_tcp_port(comm->tcp, c);
+        if (comm->tcp) comm->tcp_ports[c] = comm->engine->remote->port(comm->tcp, c);
         if (!comm->shm_ports[c] || (comm->tcp && !comm->tcp_ports[c])) return false;
         comm->ports[c] = comm->tcp ? mux(comm, c) : comm->shm_ports[c];
         comm->channels[c].sources = hki_alloc(2 * P * sizeof(void *));
@@ -66,7 +66,7 @@ hk_status hki_comm_make(hk_comm **out, hki_engine *e, const hki_settings *settin
     hk_status status = hki_area_open(&comm->area, &comm->shape, e->segment, peers, e->bell);
     if (!status) comm->now = &hki_area_mine(&comm->area)->now;
     if (!status && comm->any_tcp) {
-        comm->tcp = e->tcp ? hki_tcp_comm_open(e->tcp, &comm->shape, peers, settings->pace) : NULL;
+        comm->tcp = e->tcp ? e->remote->join(e->tcp, &comm->shape, peers, settings->pace) : NULL;
         if (!comm->tcp) status = HK_NO_MEMORY;
     }
     if (!status && !open_channels(comm)) status = HK_NO_MEMORY;
@@ -108,7 +108,7 @@ void hki_comm_free(hk_comm *comm)
         hki_free(comm->channels[c].sources);
         hki_free(comm->channels[c].places);
     }
-    if (comm->tcp) hki_tcp_comm_close(comm->tcp);
+    if (comm->tcp) comm->engine->remote->leave(comm->tcp);
     hki_area_close(&comm->area);
     hki_cache_free(comm);
     hki_p2p_free(comm);
@@ -154,7 +154,7 @@ static bool drained(void *arg)
     for (uint32_t c = 0; c <= HKI_CHANNELS; c++)
         for (uint32_t r = 0; r < comm->shape.ranks; r++)
             if (r != comm->shape.rank && comm->ports[c]->ops->unread(comm->ports[c], r)) return false;
-    return !comm->tcp || hki_tcp_flushed(comm->tcp);
+    return true;
 }
 
 HK_API hk_status hk_comm_destroy(hk_comm *comm)

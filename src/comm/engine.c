@@ -29,7 +29,7 @@ uint64_t hki_fork_generation(void) { return atomic_load_explicit(&process.genera
 
 static void engine_free(hki_engine *e)
 {
-    if (e->tcp) hki_tcp_close(e->tcp);
+    if (e->tcp) e->remote->close(e->tcp);
     while (e->views) {
         hki_view *v = e->views;
         e->views = v->next;
@@ -62,6 +62,7 @@ static hki_engine *engine_new(void)
     e->generation = hki_fork_generation();
     pthread_mutex_init(&e->lock, NULL);
     e->epoll = hki_epoll();
+    e->remote = hki_transport_remote();
     return e;
 }
 
@@ -158,7 +159,7 @@ bool hki_engine_world(hki_engine **engines, uint32_t n, char error[160])
 
 void hki_engine_pump(hki_engine *e)
 {
-    if (e->tcp && hki_tcp_progress(e->tcp)) e->progress++;
+    if (e->tcp && e->remote->progress(e->tcp, &e->paced)) e->progress++;
     for (hk_comm *c = e->comms; c; c = c->next)
         if (hki_comm_pump(c)) e->progress++;
 }
@@ -191,6 +192,14 @@ void hki_engine_unview(hki_engine *e, hki_view *v)
     while (*at && *at != v) at = &(*at)->next;
     if (*at) *at = v->next;
     hki_view_close(v);
+}
+
+bool hki_engine_listen(hki_engine *e, char error[160])
+{
+    if (e->tcp) return true;
+    if (!e->remote) return snprintf(error, 160, "this build has no transport between hosts"), false;
+    e->tcp = e->remote->open(e->epoll, e->segment->token, &e->tcp_port, error);
+    return e->tcp != NULL;
 }
 
 void hki_engine_wake(hki_engine *e)

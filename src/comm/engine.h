@@ -9,7 +9,7 @@
 #define HKI_ENGINE_H
 
 #include "net/net.h"
-#include "net/tcp.h"
+#include "net/remote.h"
 
 #include <pthread.h>
 
@@ -30,7 +30,10 @@ typedef struct hki_engine {
     _Atomic uint32_t world_users; /* communicators of an engine of a world, beyond the first */
     int bell, epoll, fd_listener;
     char bell_name[32];
-    hki_tcp *tcp;                /* NULL until a communicator needs it */
+    const struct hki_remote *remote; /* the transport between hosts; NULL: this build has none */
+    hki_remote_end *tcp;         /* NULL until a communicator needs it */
+    uint16_t tcp_port;
+    bool paced;                  /* something waits for the rate limit */
     hki_view *views;             /* segments of others mapped here, counted */
     hk_comm *comms;
     uint32_t sleepers;
@@ -55,6 +58,8 @@ void hki_engine_check(hki_engine *, uint64_t now_us);
 /* The counted view of a segment, from a descriptor that others sent (taken over) or one already mapped; NULL: cannot be shared. */
 hki_view *hki_engine_view(hki_engine *, int fd, uint64_t token, const char *bell);
 void hki_engine_unview(hki_engine *, hki_view *);
+/* Opens the port for ranks of other hosts, once; false with text. The lock is held, or nobody else knows the engine yet. */
+bool hki_engine_listen(hki_engine *, char error[160]);
 /* Wakes threads of this engine that sleep. */
 void hki_engine_wake(hki_engine *);
 

@@ -20,7 +20,7 @@ void hki_comm_break(hk_comm *comm, const hki_notice *n)
     snprintf(comm->error, sizeof comm->error, "rank %u: %.*s", comm->shape.rank, HKI_TEXT - 24, text);
     HKI_LOG(WARN, COLL, comm->shape.rank, "%s", text);
     if (comm->area.base) hki_area_fail(&comm->area, n);
-    if (comm->tcp) hki_tcp_fail(comm->tcp, n);
+    if (comm->tcp) comm->engine->remote->fail(comm->tcp, n);
     while (comm->tasks) hki_task_finish(comm->tasks, (hk_status)n->status);
     for (uint32_t c = 0; c <= HKI_CHANNELS; c++) comm->channels[c].head = comm->channels[c].tail = NULL;
     comm->engine->progress++;
@@ -30,7 +30,7 @@ void hki_comm_break(hk_comm *comm, const hki_notice *n)
 static bool entered(hk_comm *comm, uint32_t rank, uint64_t seq, hki_record *r)
 {
     if (hki_comm_local(comm, rank)) return hki_area_entered(&comm->area, rank, seq, r);
-    return comm->tcp && hki_tcp_entered(comm->tcp, rank, seq, r);
+    return comm->tcp && comm->engine->remote->entered(comm->tcp, rank, seq, r);
 }
 
 /* The latest call of rank that both it and this rank are known to have entered. */
@@ -95,7 +95,7 @@ static bool adopt(hk_comm *comm, uint64_t now_us)
         hki_comm_break(comm, &n);
         return true;
     }
-    if (comm->tcp && hki_tcp_notice(comm->tcp, &n, now_us) && n.culprit < comm->shape.ranks) {
+    if (comm->tcp && comm->engine->remote->notice(comm->tcp, &n, now_us) && n.culprit < comm->shape.ranks) {
         if (n.status == HK_PEER_LOST || n.status == HK_PEER_LEFT) { /* made here: say in which operation */
             hki_cause c;
             memcpy(&c, n.body, sizeof c);
@@ -147,11 +147,11 @@ static bool look_after(hk_comm *comm, const hk_request *t, uint32_t rank, uint64
             return false;
         }
     } else if (comm->tcp) {
-        if (hki_tcp_left(comm->tcp, rank)) {
+        if (comm->engine->remote->left(comm->tcp, rank)) {
             if (!adopt(comm, now_us)) hki_comm_fail(comm, HK_PEER_LEFT, rank, t, now_us);
             return false;
         }
-        hki_tcp_probe(comm->tcp, rank, now_us);
+        comm->engine->remote->probe(comm->tcp, rank, now_us);
     }
     return true;
 }
@@ -226,8 +226,8 @@ bool hki_comm_alarmed(hk_comm *comm)
     if (HKI_UNLIKELY(atomic_load_explicit(&comm->aborted, memory_order_relaxed))) return true;
     if (comm->tcp) {
         hki_notice n;
-        hki_tcp_progress(comm->engine->tcp);
-        if (hki_tcp_notice(comm->tcp, &n, 0)) return true;
+        comm->engine->remote->progress(comm->engine->tcp, &comm->engine->paced);
+        if (comm->engine->remote->notice(comm->tcp, &n, 0)) return true;
     }
     if (comm->shape.ranks > 16 && comm->seq % 16) return false;
     for (uint32_t r = 0; r < comm->shape.ranks; r++) {

@@ -18,7 +18,7 @@ static bool introduce(hki_peer *p, hki_engine *e, const hki_engine *other, bool 
     memcpy(p->bell, other->bell_name, sizeof p->bell);
     if (tcp) {
         snprintf(p->address[0], sizeof p->address[0], "127.0.0.1");
-        p->port = hki_tcp_port_number(other->tcp);
+        p->port = other->tcp_port;
     }
     if (!(p->view = hki_view_of(other->segment, other->bell_name))) return false;
     p->view->users = 1;
@@ -67,7 +67,7 @@ HK_API hk_status hk_comm_create_local_config(hk_comm **comms, int n, const hk_co
     uint64_t uid;
     hki_random(&uid, sizeof uid);
     for (int r = 0; s.transport == HKI_ONLY_TCP && r < n && !status; r++)
-        if (!(engines[r]->tcp = hki_tcp_open(engines[r]->epoll, engines[r]->segment->token, error))) status = HK_SYSTEM;
+        if (!hki_engine_listen(engines[r], error)) status = HK_SYSTEM;
     int made = 0;
     while (!status && made < n) {
         status = make_one(&comms[made], engines, (uint32_t)n, (uint32_t)made, &s, uid, error);

@@ -209,7 +209,8 @@ static bool share_memory(party *p)
             p->peer[r].view = v;
             pthread_mutex_unlock(&p->engine->lock);
         }
-    if (p->engine->segment->fd >= 0 && p->engine->fd_listener >= 0 && p->settings->transport != HKI_ONLY_TCP && speaks(p, p->rank)) {
+    if (p->engine->segment->fd >= 0 && p->engine->fd_listener >= 0 && hki_transport_near() && p->settings->transport != HKI_ONLY_TCP &&
+        speaks(p, p->rank)) {
         if (same_process(p, leader)) lead(p);
         else follow(p);
     }
@@ -262,8 +263,7 @@ static void open_port(party *p, outcome *mine)
 {
     char error[160] = "";
     pthread_mutex_lock(&p->engine->lock);
-    if (!p->engine->tcp) p->engine->tcp = hki_tcp_open(p->engine->epoll, p->engine->segment->token, error);
-    if (p->engine->tcp) hki_put16(mine->port, hki_tcp_port_number(p->engine->tcp));
+    if (hki_engine_listen(p->engine, error)) hki_put16(mine->port, p->engine->tcp_port);
     else mine->ok = 0, snprintf(mine->error, sizeof mine->error, "%.120s", error);
     pthread_mutex_unlock(&p->engine->lock);
 }

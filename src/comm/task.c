@@ -49,7 +49,7 @@ static void publish(hk_comm *comm, const hk_request *t)
     atomic_store_explicit(&now->count, t->desc->count, memory_order_relaxed);
     atomic_store_explicit(&now->seq, t->seq, memory_order_relaxed);
     atomic_store_explicit(&now->state, 1, memory_order_relaxed);
-    if (comm->tcp) hki_tcp_enter(comm->tcp, &r);
+    if (comm->tcp) comm->engine->remote->enter(comm->tcp, &r);
 }
 
 void hki_task_submit(hk_comm *comm, hk_request *t)

@@ -22,7 +22,7 @@ static policy policy_of(const hki_engine *e)
 static uint32_t slice_ms(const hki_engine *e, uint64_t give_up_us, uint64_t now)
 {
     if (give_up_us <= now) return 0;
-    if (e->tcp && hki_tcp_is_paced(e->tcp)) return 1;
+    if (e->paced) return 1;
     return (uint32_t)hki_min(SLICE_MS, (give_up_us - now) / 1000 + 1);
 }
 

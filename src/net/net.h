@@ -10,11 +10,17 @@
 #include "net/lane.h"
 #include "net/segment.h"
 
-/* A transport's entry for listings and forcing; its verbs are in its own header. */
+/* A transport's entry in the registry. */
 typedef struct hki_transport {
     const char *name, *summary;
+    bool near;                       /* lets ranks of one host share memory */
+    const struct hki_remote *remote; /* reaches ranks of other hosts (remote.h); NULL: does not */
 } hki_transport;
 extern const hki_transport *const hki_transports[]; /* NULL-terminated, generated */
+/* Has this build a transport that lets ranks of one host share memory? */
+bool hki_transport_near(void);
+/* The verbs of the transport between hosts; NULL: this build has none. */
+const struct hki_remote *hki_transport_remote(void);
 
 #define HKI_ADDRESSES 4
 #define HKI_WIRE_VERSION 1

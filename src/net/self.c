@@ -2,4 +2,4 @@
  * A rank's lane to itself is a shared-memory lane in its own segment: the same code, always there. */
 #include "net/net.h"
 
-const hki_transport hki_transport_self = {"self", "a rank's lane to itself, in its own segment"};
+const hki_transport hki_transport_self = {.name = "self", .summary = "a rank's lane to itself, in its own segment"};

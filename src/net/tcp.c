@@ -8,8 +8,6 @@
 #include <stdio.h>
 #include <string.h>
 
-const hki_transport hki_transport_tcp = {"tcp", "one listening port a process, one socket a lane, dialled on first use"};
-
 #define STRANGER_US 10000000  /* for a connection to say hello: its rank may be computing between dialling and the next call */
 #define PARKED_US 60000000    /* for its communicator to come into being */
 #define PARKED 1024
@@ -19,13 +17,14 @@ const hki_transport hki_transport_tcp = {"tcp", "one listening port a process, o
 
 /* ---- The process's end --------------------------------------------------------------------------------------------------- */
 
-hki_tcp *hki_tcp_open(int epoll, uint64_t token, char error[160])
+static hki_tcp *open_end(int epoll, uint64_t token, uint16_t *port, char error[160])
 {
     hki_tcp *t = hki_alloc(sizeof *t);
     if (!t) return snprintf(error, 160, "out of memory"), NULL;
     t->epoll = epoll;
     t->token = token;
-    t->listener = hki_tcp_listen("", &t->port, 1024);
+    *port = 0;
+    t->listener = hki_tcp_listen("", port, 1024);
     if (t->listener >= 0 && !hki_epoll_add(epoll, t->listener, true, false, 1)) return t;
     const char *range = hki_env("HOCKET_PORT_RANGE");
     if (t->listener == -EADDRINUSE && range) snprintf(error, 160, "all ports of HOCKET_PORT_RANGE=%.40s are in use: each process needs one", range);
@@ -36,15 +35,13 @@ hki_tcp *hki_tcp_open(int epoll, uint64_t token, char error[160])
     return NULL;
 }
 
-void hki_tcp_close(hki_tcp *t)
+static void close_end(hki_tcp *t)
 {
     while (t->links) hki_link_free(t->links);
     hki_epoll_del(t->epoll, t->listener);
     hki_close(t->listener);
     hki_free(t);
 }
-
-uint16_t hki_tcp_port_number(const hki_tcp *t) { return t->port; }
 
 /* Bytes that may leave now, of `want`. The bucket holds 2 ms worth. */
 size_t hki_tcp_allowance(hki_tcp *t, size_t want)
@@ -58,8 +55,6 @@ size_t hki_tcp_allowance(hki_tcp *t, size_t want)
     t->paced = t->bucket < hki_min(want, 16384);
     return t->paced ? 0 : hki_min(want, t->bucket);
 }
-
-bool hki_tcp_is_paced(const hki_tcp *t) { return t->paced; }
 
 /* ---- Greeting ---------------------------------------------------------------------------------------------------------------- */
 
@@ -218,7 +213,7 @@ static void sweep(hki_tcp *t, uint64_t now)
     }
 }
 
-bool hki_tcp_progress(hki_tcp *t)
+static bool progress(hki_tcp *t, bool *paced)
 {
     uint64_t ready[64];
     bool moved = false;
@@ -241,12 +236,15 @@ bool hki_tcp_progress(hki_tcp *t)
         for (hki_link *l = t->links; l && !t->paced; l = l->next)
             if (l->out && l->q_used) moved |= hki_link_write(l);
     }
+    *paced = t->paced;
     return moved;
 }
 
 /* ---- A communicator's end ---------------------------------------------------------------------------------------------------------- */
 
-hki_tcp_comm *hki_tcp_comm_open(hki_tcp *t, const hki_shape *s, hki_peer *const *peers, uint64_t pace)
+static void leave(hki_tcp_comm *);
+
+static hki_tcp_comm *join(hki_tcp *t, const hki_shape *s, hki_peer *const *peers, uint64_t pace)
 {
     hki_tcp_comm *c = hki_alloc(sizeof *c);
     if (!c) return NULL;
@@ -263,7 +261,7 @@ hki_tcp_comm *hki_tcp_comm_open(hki_tcp *t, const hki_shape *s, hki_peer *const 
     c->next = t->comms;
     t->comms = c;
     if (!c->out || !c->in || !c->own || !c->known || !c->lost_us || !c->left) {
-        hki_tcp_comm_close(c);
+        leave(c);
         return NULL;
     }
     if (pace) t->rate = pace;
@@ -283,7 +281,7 @@ static bool unsent(const hki_tcp_comm *c)
 
 /* Says goodbye, waits a moment for it to leave, reads what is still coming (closing over unread bytes would reset the connection and
  * could take the goodbye with it), and closes. */
-void hki_tcp_comm_close(hki_tcp_comm *c)
+static void leave(hki_tcp_comm *c)
 {
     hki_tcp *t = c->tcp;
     const uint64_t until = hki_now_us() + 300000;
@@ -317,13 +315,13 @@ void hki_tcp_comm_close(hki_tcp_comm *c)
     hki_free(c);
 }
 
-void hki_tcp_enter(hki_tcp_comm *c, const hki_record *r)
+static void enter(hki_tcp_comm *c, const hki_record *r)
 {
     c->own[r->seq % HKI_KNOWN] = *r;
     c->entered = r->seq;
 }
 
-void hki_tcp_probe(hki_tcp_comm *c, uint32_t rank, uint64_t now_us)
+static void probe(hki_tcp_comm *c, uint32_t rank, uint64_t now_us)
 {
     sweep(c->tcp, now_us);
     hki_link *l = hki_tcp_dial_rank(c, rank, 0);
@@ -335,13 +333,13 @@ void hki_tcp_probe(hki_tcp_comm *c, uint32_t rank, uint64_t now_us)
     }
 }
 
-bool hki_tcp_entered(hki_tcp_comm *c, uint32_t rank, uint64_t seq, hki_record *r)
+static bool entered(hki_tcp_comm *c, uint32_t rank, uint64_t seq, hki_record *r)
 {
     *r = c->known[rank * HKI_KNOWN + seq % HKI_KNOWN];
     return r->seq == seq;
 }
 
-void hki_tcp_fail(hki_tcp_comm *c, const hki_notice *n)
+static void fail(hki_tcp_comm *c, const hki_notice *n)
 {
     c->failed = true;
     c->told = *n;
@@ -349,7 +347,7 @@ void hki_tcp_fail(hki_tcp_comm *c, const hki_notice *n)
         if (l->comm == c && l->state == HKI_UP) hki_link_note(l, HKI_FRAME_FAIL, NULL, n);
 }
 
-bool hki_tcp_notice(hki_tcp_comm *c, hki_notice *n, uint64_t now_us)
+static bool notice(hki_tcp_comm *c, hki_notice *n, uint64_t now_us)
 {
     if (c->heard) return *n = c->notice, true;
     for (uint32_t r = 0; r < c->shape.ranks; r++)
@@ -360,5 +358,9 @@ bool hki_tcp_notice(hki_tcp_comm *c, hki_notice *n, uint64_t now_us)
     return false;
 }
 
-bool hki_tcp_flushed(hki_tcp_comm *c) { return !unsent(c); }
-bool hki_tcp_left(hki_tcp_comm *c, uint32_t rank) { return c->left[rank]; }
+static bool has_left(hki_tcp_comm *c, uint32_t rank) { return c->left[rank]; }
+
+static const struct hki_remote verbs = {open_end, close_end, progress, join, leave, hki_tcp_port, enter, probe, entered, fail, notice, has_left};
+
+const hki_transport hki_transport_tcp = {
+    .name = "tcp", .summary = "one listening port a process, one socket a lane, dialled on first use", .remote = &verbs};

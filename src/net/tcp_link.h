@@ -2,6 +2,9 @@
  *
  * A link: one socket of a TCP lane, at either end. Internal to the transport.
  *
+ * A lane is one socket, dialled by its sender on first use, carrying framed messages one way; notices travel on any socket in both
+ * directions. Back-pressure is TCP's own: a few complete messages are read ahead, the rest stays in the socket.
+ *
  *     out  dialled here; sends DATA, and CALL, FAIL, GOODBYE; receives only the latter three
  *     in   accepted here; the mirror image
  *
@@ -11,7 +14,10 @@
 #define HKI_TCP_LINK_H
 
 #include "net/frame.h"
-#include "net/tcp.h"
+#include "net/remote.h"
+
+typedef struct hki_remote_end hki_tcp;        /* of a process */
+typedef struct hki_remote_comm hki_tcp_comm; /* of a communicator */
 
 #define HKI_INBOX (HKI_FRAME_HEAD + 1024)
 #define HKI_NOTES 2048
@@ -59,8 +65,8 @@ typedef struct hki_tcp_port {
     uint32_t channel;
 } hki_tcp_port_t;
 
-struct hki_tcp_comm {
-    hki_tcp_comm *next;
+struct hki_remote_comm {
+    struct hki_remote_comm *next;
     hki_tcp *tcp;
     hki_shape shape;
     hki_peer *const *peers;
@@ -76,9 +82,8 @@ struct hki_tcp_comm {
     bool failed;
 };
 
-struct hki_tcp {
+struct hki_remote_end {
     int epoll, listener;
-    uint16_t port;
     uint64_t token;                /* of this process's segment: who is meant by a hello */
     hki_tcp_comm *comms;
     hki_link *links;
@@ -107,5 +112,7 @@ bool hki_link_attach(hki_link *, hki_tcp_comm *);
 hki_link *hki_tcp_dial_rank(hki_tcp_comm *, uint32_t peer, uint32_t channel);
 void hki_tcp_greeted(hki_link *); /* a hello came on an accepted link */
 size_t hki_tcp_allowance(hki_tcp *, size_t want);
+/* ---- tcp_port.c */
+hki_port *hki_tcp_port(hki_tcp_comm *, uint32_t channel);
 
 #endif

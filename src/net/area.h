@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Shared-memory lanes. Each rank has one *area* per communicator in its own segment, laid out alike on all ranks:
+ * Lanes in memory. Each rank has one *area* per communicator in its own segment, laid out alike on all ranks:
  *
  *     head    state, failure notice, what this rank is doing, its last calls
  *     acks    [channel][source]       how far this rank has read the source's lane
@@ -13,8 +13,8 @@
  *
  * Sleep: a sleeper raises `asleep` in its segment head (seq_cst) and looks once more; a writer publishes (seq_cst), then reads
  * `asleep`. One of the two sees the other. */
-#ifndef HKI_SHM_H
-#define HKI_SHM_H
+#ifndef HKI_AREA_H
+#define HKI_AREA_H
 
 #include "net/net.h"
 
