@@ -19,12 +19,12 @@ demo: all
 	@scripts/demo $(BUILD)
 
 check: all
-	@cd $(BUILD) && ctest --timeout 170 $(CTEST_FLAGS)
+	@cd $(BUILD) && ctest -j $(JOBS) --timeout 170 $(CTEST_FLAGS)
 
 # Debug information and optimisation as usual; the tests know from the compiler that they are sanitized and take fewer combinations.
 sanitized:
 	@$(MAKE) --no-print-directory all BUILD=build-$(NAME) CMAKE_FLAGS="-DHOCKET_SANITIZE=$(SANITIZE)"
-	@cd build-$(NAME) && ctest --timeout 600 -LE unsanitized $(CTEST_FLAGS)
+	@cd build-$(NAME) && ctest -j $(JOBS) --timeout 600 -LE unsanitized $(CTEST_FLAGS)
 
 asan ubsan:
 	@$(MAKE) --no-print-directory sanitized NAME=asan SANITIZE=address,undefined

@@ -42,7 +42,7 @@ endforeach()
 add_test(NAME fault_test COMMAND ${CMAKE_SOURCE_DIR}/tests/fault_test.sh ${CMAKE_BINARY_DIR})
 
 # Multi-process tests: scripts over the command and the examples.
-foreach(script run_test run_examples)
+foreach(script run_test run_examples run_tour)
   if(EXISTS ${CMAKE_SOURCE_DIR}/tests/${script}.sh)
     add_test(NAME ${script} COMMAND ${CMAKE_SOURCE_DIR}/tests/${script}.sh ${CMAKE_BINARY_DIR}/bin)
   endif()

@@ -204,6 +204,42 @@ static void tags(seat *s)
     if (s->rank == 0) OK(s, hk_wait_all(q, 3));
 }
 
+/* Many messages of one tag: each receive takes the oldest, also while new ones arrive, and also when an earlier receive is held back
+ * by an operation that still uses its buffer. */
+static void in_order(seat *s)
+{
+    enum { N = 400 };
+    int32_t v[N], got[N], x = 0, y = 0, held[1000] = {0};
+    hk_request *q[N], *first[3];
+    hk_options other = HK_OPTIONS_INIT;
+    other.tag = 9;
+    if (s->rank == 0) {
+        for (int k = 0; k < N; k++) {
+            v[k] = k;
+            OK(s, hk_send(&v[k], 1, HK_I32, 1, s->comm, NULL, &q[k]));
+            if (k % 16 == 15) OK(s, hk_wait(&q[k]));
+        }
+        OK(s, hk_wait_all(q, N));
+        for (int k = 0; k < 2; k++) OK(s, hk_send(&v[k + 1], 1, HK_I32, 1, s->comm, NULL, &q[k]));
+        OK(s, hk_send(held, 1000, HK_I32, 1, s->comm, &other, &q[2]));
+        OK(s, hk_wait_all(q, 3));
+    } else if (s->rank == 1) {
+        for (int k = 0; k < N; k += 2) {
+            OK(s, hk_recv(&got[k], 1, HK_I32, k % 3 ? 0 : HK_ANY_SOURCE, s->comm, NULL, NULL));
+            OK(s, hk_recv(&got[k + 1], 1, HK_I32, 0, s->comm, NULL, NULL));
+        }
+        for (int k = 0; k < N; k++) CHECK(s, got[k] == k);
+        OK(s, hk_recv(held, 1000, HK_I32, 0, s->comm, &other, &first[0]));
+        OK(s, hk_recv(held + 5, 1, HK_I32, 0, s->comm, NULL, &first[1])); /* waits for the one before */
+        OK(s, hk_recv(&y, 1, HK_I32, 0, s->comm, NULL, &first[2]));
+        const hk_status status = hk_wait_for(&first[2], 200000);
+        CHECK(s, status == HK_OK || status == HK_WAIT_EXPIRED);
+        OK(s, hk_wait_all(first, 3));
+        x = held[5];
+        CHECK(s, x == 1 && y == 2);
+    }
+}
+
 static void any_source(seat *s)
 {
     int64_t sum = 0, mine = 1;
@@ -559,6 +595,7 @@ CASE(test_test_and_any, test_and_any, 1, 2, 4)
 CASE(test_wait_expires, wait_expires, 2, 3)
 CASE(test_chained, chained_buffers, 1, 2, 3)
 CASE(test_tags, tags, 2, 3)
+CASE(test_in_order, in_order, 2, 3)
 CASE(test_any_source, any_source, 2, 5, 9)
 CASE(test_ring_group, ring_group, 2, 5)
 CASE(test_to_oneself, to_oneself, 1, 2)
@@ -585,6 +622,6 @@ int main(void)
         cmocka_unit_test(test_to_oneself), cmocka_unit_test(test_p2p_mismatch), cmocka_unit_test(test_splits), cmocka_unit_test(test_groups),
         cmocka_unit_test(test_two_at_once), cmocka_unit_test(test_ordered), cmocka_unit_test(test_scaled),     cmocka_unit_test(test_halves),
         cmocka_unit_test(test_bad),     cmocka_unit_test(test_late),      cmocka_unit_test(test_aborted),      cmocka_unit_test(test_leaver),
-        cmocka_unit_test(test_counted), cmocka_unit_test(test_memory)};
+        cmocka_unit_test(test_in_order), cmocka_unit_test(test_counted), cmocka_unit_test(test_memory)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -202,6 +202,24 @@ static hk_status collect(hki_meeting *m, uint8_t *all, size_t bytes, uint64_t de
     return status;
 }
 
+/* A meeting that failed at once: those still on their way are told why as they come. */
+static void tell_late_comers(hki_meeting *m, const char *why)
+{
+    const uint64_t until = hki_now_us() + 1000000;
+    struct pollfd p[2];
+    for (uint32_t told = m->nguests; told + 1 < m->ranks && hki_now_us() < until;) {
+        nfds_t n = 0;
+        for (int k = 0; k < 2; k++)
+            if (m->listening[k] >= 0) p[n++] = (struct pollfd){.fd = m->listening[k], .events = POLLIN};
+        poll(p, n, 100);
+        for (nfds_t k = 0; k < n; k++)
+            for (int fd; (fd = hki_accept(p[k].fd)) >= 0; told++) {
+                refuse(m, fd, why);
+                hki_close(fd);
+            }
+    }
+}
+
 static hk_status host_swap(hki_meeting *m, const void *mine, uint8_t *all, size_t bytes, uint64_t deadline_us, char *text)
 {
     memcpy(all + m->rank * bytes, mine, bytes);
@@ -211,11 +229,12 @@ static hk_status host_swap(hki_meeting *m, const void *mine, uint8_t *all, size_
     put_head(head, TABLE, m, (uint32_t)(m->ranks * bytes));
     for (uint32_t i = 0; i < m->nguests; i++) {
         const guest *g = &m->guests[i];
-        if (g->rank >= m->ranks) continue;
         if (status) refuse(m, g->fd, text);
-        else if (hki_write_full(g->fd, head, HEAD, deadline_us) || hki_write_full(g->fd, all, m->ranks * bytes, deadline_us))
+        else if (g->rank < m->ranks &&
+                 (hki_write_full(g->fd, head, HEAD, deadline_us) || hki_write_full(g->fd, all, m->ranks * bytes, deadline_us)))
             return snprintf(text, HKI_MEETING_TEXT, "rank %u left while the ranks were meeting", g->rank), HK_BOOT;
     }
+    if (status && m->round == 0 && hki_now_us() < deadline_us) tell_late_comers(m, text);
     m->round++;
     return status;
 }

@@ -78,10 +78,13 @@ static void match(hk_comm *comm, hk_request *r, const hki_announcement *a)
     comm->engine->progress++;
 }
 
+/* Never past an announcement of the same source and tag that waits, nor for a later receive than the first that fits. */
 static bool try_match_new(hk_comm *comm, const hki_announcement *a)
 {
+    for (const hki_announcement *w = comm->waiting; w; w = w->next)
+        if (w->from == a->from && w->tag == a->tag) return false;
     for (hk_request *t = comm->tasks; t; t = t->next)
-        if (fits(t, a->from, a->tag) && hki_task_clear(t)) return match(comm, t, a), true;
+        if (fits(t, a->from, a->tag)) return hki_task_clear(t) && (match(comm, t, a), true);
     return false;
 }
 
@@ -185,9 +188,19 @@ static bool advance_send(hk_comm *comm, hk_request *t)
     return true;
 }
 
+/* No earlier receive that has not matched could take the same announcements: matching keeps the order of the calls. */
+static bool first_in_line(const hk_request *r)
+{
+    for (const hk_request *e = r->prev; e; e = e->prev)
+        if (e->kind == HKI_TASK_RECV && e->p2p == HKI_P2P_NEW && e->tag == r->tag &&
+            (e->peer == r->peer || e->peer == ANY_RANK || r->peer == ANY_RANK))
+            return false;
+    return true;
+}
+
 static bool advance_recv(hk_comm *comm, hk_request *t)
 {
-    if (t->p2p == HKI_P2P_NEW && hki_task_clear(t)) match_waiting(comm, t);
+    if (t->p2p == HKI_P2P_NEW && first_in_line(t) && hki_task_clear(t)) match_waiting(comm, t);
     if (t->p2p != HKI_P2P_MATCHED || comm->broken) return true;
     if (!put(comm, t->peer, &(header){.kind = GRANT, .id = t->matched_id}, NULL, 0)) return false;
     t->p2p = HKI_P2P_MOVING;

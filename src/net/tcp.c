@@ -52,8 +52,10 @@ size_t hki_tcp_allowance(hki_tcp *t, size_t want)
         t->bucket = hki_min(room, t->bucket + (now - t->filled_us) * t->rate / 1000000);
         t->filled_us = now;
     }
-    t->paced = t->bucket < hki_min(want, 16384);
-    return t->paced ? 0 : hki_min(want, t->bucket);
+    /* Only hki_tcp_progress lowers the flag: it then tries all links, while this one may not be the only one that waits. */
+    if (t->bucket >= hki_min(want, 16384)) return hki_min(want, t->bucket);
+    t->paced = true;
+    return 0;
 }
 
 /* ---- Greeting ---------------------------------------------------------------------------------------------------------------- */
