@@ -44,6 +44,7 @@ static hk_status build(hk_comm *comm, hki_entry *e, const hki_key *key, const hk
     }
     hki_program_init(&e->program, &e->plan, comm->shape.slot_bytes);
     e->key = *key;
+    e->built = ++comm->builds;
     return HK_OK;
 }
 

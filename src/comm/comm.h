@@ -60,7 +60,8 @@ struct hk_comm {
     uint64_t unfinished;
     hki_group *groups;
     hki_entry *cache[HKI_CACHE_SETS][HKI_CACHE_WAYS];
-    uint64_t cache_clock;
+    uint64_t cache_clock, builds;
+    hki_memo memo[HKI_COLLECTIVES];
     /* point-to-point */
     uint32_t next_id;
     hki_announcement *waiting, **waiting_end;

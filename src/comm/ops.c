@@ -159,19 +159,15 @@ static hk_status forced_algorithm(hk_comm *comm, hki_op op, const hk_options *o,
     return hki_error(comm, HK_INVALID, "%s: no algorithm '%.40s'; `hocket info algos` lists them", hki_op_name(op), o->algorithm);
 }
 
-static hk_status issue_locked(hk_comm *comm, const hki_call *c, const given *g, size_t in, size_t out, const hk_options *o, hk_request **request)
+static hk_status broken_already(hk_comm *comm)
 {
-    hk_status status;
-    char error[160];
-    if (comm->broken) return (hk_status)comm->notice.status;
-    if (HKI_UNLIKELY(hki_comm_alarmed(comm))) {
-        hki_comm_check(comm, hki_now_us());
-        if (comm->broken) return (hk_status)comm->notice.status;
-    }
-    const hki_algo *forced;
-    if ((status = forced_algorithm(comm, c->op, o, &forced))) return status;
-    hki_entry *e = hki_cache_get(comm, c, forced, o->tag, &status, error);
-    if (!e) return hki_error(comm, status, "%s", status == HK_NO_MEMORY ? "out of memory for a plan" : error);
+    if (HKI_UNLIKELY(!comm->broken && hki_comm_alarmed(comm))) hki_comm_check(comm, hki_now_us());
+    return comm->broken ? (hk_status)comm->notice.status : HK_OK;
+}
+
+/* The entry is pinned. */
+static hk_status launch(hk_comm *comm, const given *g, hki_entry *e, size_t in, size_t out, uint64_t timeout_us, hk_request **request)
+{
     hk_request *t = hki_task_new(comm, HKI_TASK_COLLECTIVE);
     if (!t) {
         hki_cache_unpin(e);
@@ -183,22 +179,59 @@ static hk_status issue_locked(hk_comm *comm, const hki_call *c, const given *g, 
     t->out = g->recv;
     t->in_bytes = in;
     t->out_bytes = out;
-    t->timeout_us = o->timeout_us ? o->timeout_us : comm->settings.timeout_us;
+    t->timeout_us = timeout_us ? timeout_us : comm->settings.timeout_us;
     return hki_issue(comm, t, request);
 }
 
-static hk_status collective(const given *g, hk_comm *comm, const hk_options *options, hk_request **request)
+/* Is this the last call of its operation again, with good pointers? Then that call's entry; else NULL: look at everything. */
+static hki_entry *repeated(hk_comm *comm, const given *g, hki_memo *m)
+{
+    hki_entry *e = m->entry;
+    if (!e || m->count != g->count || m->dtype != g->dtype || m->redop != g->redop || m->root != g->root || e->built != m->built) return NULL;
+    const uintptr_t s = (uintptr_t)g->send, r = (uintptr_t)g->recv, elem = e->program.elem_bytes;
+    if (!s || !r || s % elem || r % elem) return NULL;
+    const bool apart = s >= r + m->out_bytes || r >= s + m->in_bytes;
+    if (m->in_place ? (m->in_bytes < m->out_bytes ? s != r + m->own : r != s + m->own) : !apart) return NULL;
+    e->used = ++comm->cache_clock;
+    e->pins++;
+    return e;
+}
+
+static hk_status first_time(hk_comm *comm, const given *g, const hk_options *options, hk_request **request)
 {
     hk_options o;
     hki_call c;
     size_t in = 0, out = 0;
+    char error[160];
+    const hki_algo *forced;
+    hk_status status = options_of(comm, g->op, options, &o);
+    if (!status) status = check(comm, g, &c, &in, &out);
+    if (!status) status = broken_already(comm);
+    if (!status) status = forced_algorithm(comm, c.op, &o, &forced);
+    if (status) return status;
+    hki_entry *e = hki_cache_get(comm, &c, forced, o.tag, &status, error);
+    if (!e) return hki_error(comm, status, "%s", status == HK_NO_MEMORY ? "out of memory for a plan" : error);
+    if (!options && !e->stray && !hki_op_uneven(g->op) && g->redop < HK_REDOPS) {
+        size_t unused1, unused2;
+        hki_memo *m = &comm->memo[g->op];
+        *m = (hki_memo){.entry = e, .built = e->built, .count = g->count, .in_bytes = in, .out_bytes = out, .redop = g->redop, .root = g->root,
+                        .dtype = g->dtype, .in_place = c.in_place};
+        sides(g, c.ranks, c.rank, &unused1, &unused2, &m->own);
+    }
+    return launch(comm, g, e, in, out, o.timeout_us, request);
+}
+
+static hk_status collective(const given *g, hk_comm *comm, const hk_options *options, hk_request **request)
+{
     if (request) *request = NULL;
     hk_status status = hki_comm_usable(comm);
     if (HKI_UNLIKELY(status)) return status;
     pthread_mutex_lock(&comm->engine->lock);
-    status = options_of(comm, g->op, options, &o);
-    if (!status) status = check(comm, g, &c, &in, &out);
-    if (!status) status = issue_locked(comm, &c, g, in, out, &o, request);
+    hki_memo *m = &comm->memo[g->op];
+    hki_entry *e = options || hki_op_uneven(g->op) ? NULL : repeated(comm, g, m);
+    if (!e) status = first_time(comm, g, options, request);
+    else if ((status = broken_already(comm))) hki_cache_unpin(e);
+    else status = launch(comm, g, e, m->in_bytes, m->out_bytes, 0, request);
     pthread_mutex_unlock(&comm->engine->lock);
     return status;
 }

@@ -29,8 +29,20 @@ typedef struct hki_entry {
     hki_program program;
     hki_desc desc;
     uint64_t fingerprint; /* without sequence */
+    uint64_t built;      /* which build of the communicator's this is: tells a rebuilt entry from the one that was remembered */
     bool stray;          /* not in the cache: freed after use */
 } hki_entry;
+
+/* The last plain call of an operation: a call that repeats it, other pointers apart, needs no second look at its arguments. */
+typedef struct hki_memo {
+    hki_entry *entry;    /* NULL: none */
+    uint64_t built;
+    size_t count, in_bytes, out_bytes, own; /* own: offset of this rank's block when in place */
+    hk_redop redop;
+    int root;
+    hk_dtype dtype;
+    bool in_place;
+} hki_memo;
 
 #define HKI_CACHE_SETS 64
 #define HKI_CACHE_WAYS 4

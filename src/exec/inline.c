@@ -10,6 +10,27 @@ size_t hki_window_elems(const hki_plan *p, size_t slot_bytes)
     return hki_max(lines, 1) * HKI_LINE / elem;
 }
 
+static bool contiguous(const hki_plan *p, hki_slice s)
+{
+    const hki_blocks *t = &p->blocks[s.buf];
+    for (uint32_t i = 1; s.buf != HKI_MSG && i < s.n; i++) {
+        const uint32_t a = hki_slice_block(p, s, i - 1), b = hki_slice_block(p, s, i);
+        if (t->off[b] != t->off[a] + t->len[a]) return false;
+    }
+    return true;
+}
+
+/* Most calls are small: one window, every operand in one piece. Their steps need no arithmetic on blocks. */
+static void mark_flat(hki_program *g, hki_plan *p)
+{
+    for (uint32_t i = 0; i < p->nsteps; i++) {
+        hki_step *s = &p->steps[i];
+        bool flat = g->one_piece && s->kind < HKI_STEP_POST && contiguous(p, s->slice);
+        for (uint32_t k = 0; flat && k < s->nsrc; k++) flat = contiguous(p, p->srcs[s->src + k]);
+        s->flat_elems = flat ? hki_slice_elems(p, s->slice) : 0;
+    }
+}
+
 void hki_program_init(hki_program *g, hki_plan *p, size_t slot_bytes)
 {
     g->plan = p;
@@ -26,6 +47,7 @@ void hki_program_init(hki_program *g, hki_plan *p, size_t slot_bytes)
         at += g->one_piece ? len : hki_round_up(len, line);
     }
     g->temp_bytes = hki_round_up(at * g->elem_bytes, HKI_LINE);
+    mark_flat(g, p);
 }
 
 void hki_run_start(hki_run *r, const hki_program *g, hki_port *port, const void *in, void *out, void *temp, uint64_t fingerprint)

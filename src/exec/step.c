@@ -173,16 +173,8 @@ static void let_go(hki_run *r, const hki_step *s, size_t bytes)
     if (s->nto) r->port->ops->commit(r->port, p->peers + s->to, s->nto, bytes, r->fingerprint);
 }
 
-hki_go hki_step_try(hki_run *r, const hki_step *s, uint32_t window)
+static void move_pieces(hki_run *r, const hki_step *s, uint32_t window)
 {
-    if (s->kind >= HKI_STEP_POST) return window == 0 ? try_token(r, s) : HKI_GO;
-    const size_t elems = run_elems(r, s->slice, 0, s->slice.n, window), bytes = elems * r->program->elem_bytes;
-    if (elems == 0) return HKI_GO; /* the blocks have ended; so they have at the other end */
-    hki_go go = gather(r, s, bytes);
-    if (go != HKI_GO) return go;
-    uint32_t nplaces = 0;
-    if (s->nto && (go = outgoing(r, s, bytes, &nplaces)) != HKI_GO) return go;
-
     size_t at = 0;
     for (uint32_t i = 0, n; i < s->slice.n; i += n) {
         n = run_length(r, s, i);
@@ -190,6 +182,20 @@ hki_go hki_step_try(hki_run *r, const hki_step *s, uint32_t window)
         if (e) move(r, s, i, e, at, window, s->nto > 0);
         at += e * r->program->elem_bytes;
     }
+}
+
+hki_go hki_step_try(hki_run *r, const hki_step *s, uint32_t window)
+{
+    if (s->kind >= HKI_STEP_POST) return window == 0 ? try_token(r, s) : HKI_GO;
+    const size_t elems = s->flat_elems ? s->flat_elems : run_elems(r, s->slice, 0, s->slice.n, window), bytes = elems * r->program->elem_bytes;
+    if (elems == 0) return HKI_GO; /* the blocks have ended; so they have at the other end */
+    hki_go go = gather(r, s, bytes);
+    if (go != HKI_GO) return go;
+    uint32_t nplaces = 0;
+    if (s->nto && (go = outgoing(r, s, bytes, &nplaces)) != HKI_GO) return go;
+
+    if (s->flat_elems) move(r, s, 0, elems, 0, window, s->nto > 0);
+    else move_pieces(r, s, window);
 #ifdef HOCKET_FAULTS
     if (s->nto) plant(r, bytes);
 #endif

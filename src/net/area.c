@@ -204,6 +204,12 @@ static hki_go reserve(hki_port *port, const uint32_t *peers, uint32_t n, size_t 
     return HKI_GO;
 }
 
+/* Word by word, as the scratch was written: a wider load would wait for the narrower stores before it. */
+static void copy_words(uint8_t *to, const uint8_t *from, size_t bytes)
+{
+    for (size_t at = 0; at < bytes; at += 8) memcpy(to + at, from + at, 8);
+}
+
 static void commit(hki_port *port, const uint32_t *peers, uint32_t n, size_t bytes, uint64_t fingerprint)
 {
     shm_port *p = (shm_port *)port;
@@ -216,7 +222,7 @@ static void commit(hki_port *port, const uint32_t *peers, uint32_t n, size_t byt
             l->fingerprint = fingerprint;
             r[i] = (reader){peer, seq};
         } else {
-            memcpy(l->payload, p->scratch, HKI_SHM_INLINE);
+            copy_words(l->payload, p->scratch, bytes);
         }
         l->bytes = (uint32_t)bytes;
         l->slot = in_slot ? p->slot : INLINE_SLOT;

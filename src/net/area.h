@@ -39,10 +39,10 @@ _Static_assert(sizeof(hki_now) == 128, "fixed size");
 
 typedef struct hki_area_head {
     _Atomic uint64_t uid;               /* of the communicator; anything else: the owner has left and the memory is another's */
-    _Atomic uint32_t state;
-    _Atomic uint64_t entered;           /* last sequence in records[] */
-    hki_notice notice;                  /* valid once state is HKI_AREA_FAILED */
+    _Atomic uint32_t state;             /* on a line that rarely changes: others look at it before each operation */
+    _Alignas(HKI_LINE) hki_notice notice; /* valid once state is HKI_AREA_FAILED */
     _Alignas(HKI_LINE) hki_now now;
+    _Alignas(HKI_LINE) _Atomic uint64_t entered; /* last sequence in records[] */
     _Alignas(HKI_LINE) hki_record records[HKI_RECORDS]; /* records[seq % HKI_RECORDS], valid up to `entered` */
 } hki_area_head;
 

@@ -31,6 +31,7 @@ typedef struct hki_step {
     uint32_t token;      /* POST, AWAIT */
     hki_slice slice;     /* SEND: what; RECV, REDUCE, COPY: where to */
     uint32_t src, nsrc;  /* REDUCE, COPY: plan->srcs[src .. src + nsrc) in fold order */
+    size_t flat_elems;   /* set by the executor: elements if the step is one contiguous piece in a single window, else 0 */
     uint32_t to, nto;    /* SEND, POST, or any step after fusing: plan->peers[to .. to + nto) get the slice */
 } hki_step;
 
