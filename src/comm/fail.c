@@ -158,12 +158,12 @@ static bool look_after(hk_comm *comm, const hk_request *t, uint32_t rank, uint64
 
 static void stall_line(hk_comm *comm, hk_request *t, uint32_t rank, uint64_t now_us)
 {
-    char what[96], who[160];
-    hki_desc_text(t->desc, what, sizeof what);
+    char what[112], who[160];
+    hki_desc_text(t->desc, t->seq, what, sizeof what);
     hki_rank_text(comm->peers, comm->shape.ranks, rank, who, sizeof who);
     const uint32_t steps = t->entry ? t->entry->program.windows * t->entry->plan.nsteps : 1;
-    HKI_LOG(WARN, COLL, comm->shape.rank, "rank %u: %s #%llu has waited %.0f s for %s, %u of %u steps done", comm->shape.rank, what,
-            (unsigned long long)t->seq, (double)(now_us - t->issued_us) / 1e6, who, t->started ? t->run.steps_done : 0, steps);
+    HKI_LOG(WARN, COLL, comm->shape.rank, "rank %u: %s has waited %.0f s for %s, %u of %u steps done", comm->shape.rank, what,
+            (double)(now_us - t->issued_us) / 1e6, who, t->started ? t->run.steps_done : 0, steps);
     t->stalls++;
     t->next_stall_us = t->stalls < 3 ? t->issued_us + (comm->settings.stall_us << t->stalls) : UINT64_MAX;
 }

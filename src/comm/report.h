@@ -35,8 +35,8 @@ _Static_assert(sizeof(hki_cause) == sizeof(((hki_notice *)0)->body), "fills a no
 void hki_desc_of(const hki_call *, int tag, uint64_t extra, uint32_t algorithm, hki_desc *);
 /* 64 bits over everything that must agree, without the sequence. */
 uint64_t hki_desc_fingerprint(uint64_t uid, const hki_desc *);
-/* "all_reduce f32[1000] sum", "broadcast f32[5] root 1" */
-void hki_desc_text(const hki_desc *, char *out, size_t cap);
+/* "all_reduce #812 f32[1000] sum", "broadcast #3 f32[5] root 1"; without the number if seq is 0 */
+void hki_desc_text(const hki_desc *, uint64_t seq, char *out, size_t cap);
 /* "rank 2 (host b, pid 77)" */
 void hki_rank_text(hki_peer *const *peers, uint32_t ranks, uint32_t rank, char *out, size_t cap);
 /* The sentence for a broken communicator, as seen by `me`. */
