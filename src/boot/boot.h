@@ -42,8 +42,12 @@ typedef struct hki_launch {
     uint32_t rank, ranks;
     const char *from;            /* which launcher's variables were used */
     hki_place place;
+    int pmi_fd;                  /* >= 0: the place is to be swapped by PMI-1 (hki_pmi_swap_place) */
 } hki_launch;
 /* false with text: what was looked for, and the line to add. */
 bool hki_launch_read(hki_launch *, char text[512]);
+
+/* ---- Meeting by PMI-1 (pmi.c): gives the place of the rank whose it is (mine) to all others. */
+bool hki_pmi_swap_place(int fd, hki_place *, bool mine, uint64_t deadline_us, char text[HKI_MEETING_TEXT]);
 
 #endif

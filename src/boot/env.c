@@ -2,7 +2,7 @@
  *
  * What launchers leave in the environment: rank and ranks, and a place to meet, in this order:
  *   HOCKET_ADDR and HOCKET_PORT; MASTER_ADDR and MASTER_PORT (port + 1 under a torchrun agent that holds the port itself); on one
- *   host a local socket named after the launcher's job; the first host of SLURM_JOB_NODELIST with a port made of the job id. */
+ *   host a local socket named after the launcher's job; PMI-1 over PMI_FD; the first host of SLURM_JOB_NODELIST with a port made of the job id. */
 #include "boot/boot.h"
 
 #include "os/os.h"
@@ -127,6 +127,13 @@ static bool find_place(hki_launch *l, const source *s, char text[512])
         return true;
     }
     uint32_t id;
+    if (number(get("PMI_FD"), 1 << 20, &id)) {
+        l->pmi_fd = (int)id;
+        p->addresses = hki_own_addresses(p->address, HKI_PLACE_ADDRESSES);
+        hki_random(&p->job, sizeof p->job);
+        snprintf(p->shown, sizeof p->shown, "a port of this host");
+        return true;
+    }
     if (nodes && number(get("SLURM_JOB_ID"), UINT32_MAX - 1, &id)) {
         char host[128], port[16];
         first_host(nodes, host, sizeof host);
@@ -134,7 +141,7 @@ static bool find_place(hki_launch *l, const source *s, char text[512])
         return at_address(p, host, port, 0, "first host of SLURM_JOB_NODELIST", text);
     }
     snprintf(text, 512, "rank %u of %u (%s), but no place to meet. Looked for HOCKET_ADDR and HOCKET_PORT, MASTER_ADDR and MASTER_PORT, a job on one "
-             "host, SLURM_JOB_NODELIST. Add HOCKET_ADDR=<host of rank 0> HOCKET_PORT=<free port> to the environment of all ranks", l->rank, l->ranks, l->from);
+             "host, PMI_FD, SLURM_JOB_NODELIST. Add HOCKET_ADDR=<host of rank 0> HOCKET_PORT=<free port> to the environment of all ranks", l->rank, l->ranks, l->from);
     return false;
 }
 
@@ -142,5 +149,6 @@ bool hki_launch_read(hki_launch *l, char text[512])
 {
     const source *s;
     memset(l, 0, sizeof *l);
+    l->pmi_fd = -1;
     return read_rank(l, &s, text) && find_place(l, s, text);
 }

@@ -530,6 +530,21 @@ HK_API hk_status hk_comm_create_env(hk_comm **comm, const hk_config *config)
     *comm = NULL;
     if (!hki_launch_read(&l, text)) return hki_error(NULL, HK_BOOT, "%s", text);
     int listening[2] = {-1, -1};
+    if (l.pmi_fd >= 0) {
+        char error[HKI_MEETING_TEXT];
+        hki_settings s;
+        const hk_status bad = hki_settings_read(&s, config, error);
+        if (bad) return hki_error(NULL, bad, "%s", error);
+        hki_place any = l.place;
+        any.addresses = 0; /* listens on all of them */
+        const int r = l.rank == 0 ? hki_place_listen(&any, true, listening) : 0;
+        if (r < 0) return hki_error(NULL, HK_SYSTEM, "rank 0 of %u: no port to listen on: %s", l.ranks, strerror(-r));
+        l.place.port = any.port;
+        if (!hki_pmi_swap_place(l.pmi_fd, &l.place, l.rank == 0, hki_now_us() + s.init_timeout_us, error)) {
+            hki_close(listening[1]);
+            return hki_error(NULL, HK_BOOT, "rank %u of %u: %s", l.rank, l.ranks, error);
+        }
+    }
     const hk_status status = create_at(comm, &l.place, l.rank == 0, listening, l.ranks, l.rank, config);
     if (!status) hki_comm_show_launcher(*comm);
     return status;

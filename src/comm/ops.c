@@ -91,7 +91,8 @@ static hk_status placement(hk_comm *comm, const given *g, size_t in, size_t out,
     if (!in || !out || (uintptr_t)s >= (uintptr_t)r + out || (uintptr_t)r >= (uintptr_t)s + in) return HK_OK;
     const bool never = g->op == HKI_ALL_TO_ALL || g->op == HKI_ALL_TO_ALL_V;
     const uint8_t *whole = in < out ? r : s, *part = in < out ? s : r; /* equal sizes: own is 0 */
-    if (comm->shape.ranks > 1 ? !never && part == whole + own : s == r) return *in_place = true, HK_OK;
+    const bool alone = never && comm->shape.ranks == 1 && s == r && g->op == HKI_ALL_TO_ALL;
+    if (alone || (!never && part == whole + own)) return *in_place = true, HK_OK;
     return hki_error(comm, HK_INVALID, "%s: send and recv overlap without being in place%s", name,
                      never ? "; this operation has no in-place form" : " (see hocket.h for where recv must be)");
 }

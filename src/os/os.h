@@ -94,6 +94,9 @@ ssize_t hki_sock_write2(int fd, const void *a, size_t an, const void *b, size_t 
 /* All n bytes by the deadline: 0, -ETIMEDOUT, -EPIPE or another error. */
 int hki_read_full(int fd, void *buf, size_t n, uint64_t deadline_us);
 int hki_write_full(int fd, const void *buf, size_t n, uint64_t deadline_us);
+/* The same for pipes and other descriptors that are no sockets. */
+int hki_pipe_read(int fd, void *buf, size_t n, uint64_t deadline_us);
+int hki_pipe_write(int fd, const void *buf, size_t n, uint64_t deadline_us);
 /* Waits until fd is readable (or writable): 1, 0 at the deadline. */
 int hki_poll_fd(int fd, bool write, uint64_t deadline_us);
 void hki_close(int fd);

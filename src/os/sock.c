@@ -360,6 +360,29 @@ int hki_write_full(int fd, const void *buf, size_t n, uint64_t deadline_us)
     return 0;
 }
 
+int hki_pipe_read(int fd, void *buf, size_t n, uint64_t deadline_us)
+{
+    for (char *p = buf; n;) {
+        if (!hki_poll_fd(fd, false, deadline_us)) return -ETIMEDOUT;
+        const ssize_t r = read(fd, p, n);
+        if (r == 0) return -EPIPE;
+        if (r < 0 && errno != EINTR && errno != EAGAIN) return -errno;
+        if (r > 0) p += r, n -= (size_t)r;
+    }
+    return 0;
+}
+
+int hki_pipe_write(int fd, const void *buf, size_t n, uint64_t deadline_us)
+{
+    for (const char *p = buf; n;) {
+        if (!hki_poll_fd(fd, true, deadline_us)) return -ETIMEDOUT;
+        const ssize_t r = write(fd, p, n);
+        if (r < 0 && errno != EINTR && errno != EAGAIN) return -errno;
+        if (r > 0) p += r, n -= (size_t)r;
+    }
+    return 0;
+}
+
 /* ---- epoll ------------------------------------------------------------------------------------------------------------ */
 
 int hki_epoll(void)

@@ -21,6 +21,7 @@ static const rule shared[] = {
     {HKI_ALL_GATHER, ANY, SIZE_MAX, "direct"}, {HKI_ALL_GATHER_V, ANY, SIZE_MAX, "direct"},
     {HKI_REDUCE_SCATTER, ANY, SIZE_MAX, "direct"}, {HKI_REDUCE_SCATTER_V, ANY, SIZE_MAX, "direct"},
     {HKI_BROADCAST, ANY, SIZE_MAX, "binomial"},
+    {HKI_REDUCE, ANY, SIZE_MAX, "binomial"},
 };
 static const rule network[] = {
     {HKI_ALL_REDUCE, 4, KIB(16), "one_shot"}, {HKI_ALL_REDUCE, ANY, KIB(8), "recursive_doubling"}, {HKI_ALL_REDUCE, 16, MIB(4), "direct"},
@@ -28,7 +29,7 @@ static const rule network[] = {
     {HKI_ALL_GATHER, ANY, KIB(256), "bruck"}, {HKI_ALL_GATHER, ANY, SIZE_MAX, "ring"}, {HKI_ALL_GATHER_V, ANY, SIZE_MAX, "direct"},
     {HKI_REDUCE_SCATTER, ANY, MIB(4), "direct"}, {HKI_REDUCE_SCATTER, ANY, SIZE_MAX, "ring"},
     {HKI_BROADCAST, 3, SIZE_MAX, "binomial"}, {HKI_BROADCAST, ANY, KIB(256), "binomial"}, {HKI_BROADCAST, ANY, SIZE_MAX, "scatter_all_gather"},
-    {HKI_ALL_TO_ALL, ANY, KIB(2), "bruck"},
+    {HKI_REDUCE, ANY, SIZE_MAX, "binomial"}, {HKI_ALL_TO_ALL, ANY, KIB(2), "bruck"},
 };
 
 size_t hki_call_bytes(const hki_call *c)
