@@ -435,6 +435,76 @@ static void scaled(seat *s)
     CHECK(s, b[0] == (int8_t)(uint8_t)(100 * s->ranks));
 }
 
+static void doubled(void *acc, const void *src, size_t count, hk_dtype dtype, void *arg)
+{
+    int32_t *a = acc;
+    const int32_t *b = src;
+    for (size_t i = 0; i < count; i++) a[i] = a[i] + *(const int32_t *)arg * b[i];
+    (void)dtype;
+}
+
+/* A new operator is never taken for a freed one, though its calls look the same; what is no operator is told so. */
+static void fresh_operators(seat *s)
+{
+    for (int32_t k = 1; k <= 20; k++) {
+        hk_redop op;
+        int32_t factor = k, x = 1, y = 0;
+        OK(s, hk_op_create(doubled, &factor, 0, &op));
+        OK(s, hk_all_reduce(&x, &y, 1, HK_I32, op, s->comm, NULL, NULL));
+        CHECK(s, y == 1 + k * (s->ranks - 1));
+        OK(s, hk_op_free(op));
+        CHECK(s, hk_op_free(op) == HK_INVALID && hk_op_free(4096) == HK_INVALID && hk_op_free(HK_SUM) == HK_INVALID);
+        CHECK(s, hk_all_reduce(&x, &y, 1, HK_I32, op, s->comm, NULL, NULL) == HK_INVALID);
+    }
+    hk_comm *sub;
+    OK(s, hk_group_start(s->comm));
+    CHECK(s, hk_comm_split(s->comm, 0, 0, &sub) == HK_INVALID && hk_comm_destroy(s->comm) == HK_INVALID);
+    OK(s, hk_group_end(s->comm, NULL));
+}
+
+/* A send that waits for its buffer (a receive still fills it) does not hold back one to another peer, or with another tag. */
+static void independent_sends(seat *s)
+{
+    hk_options other = HK_OPTIONS_INIT;
+    hk_request *q[3] = {NULL};
+    int32_t a = 0, b = 7;
+    other.tag = 4;
+    if (s->rank == 0) {
+        OK(s, hk_recv(&a, 1, HK_I32, 1, s->comm, NULL, &q[0]));
+        OK(s, hk_send(&a, 1, HK_I32, s->ranks - 1, s->comm, NULL, &q[1]));
+        OK(s, hk_send(&b, 1, HK_I32, 1, s->comm, &other, &q[2]));
+        OK(s, hk_wait_all(q, 3));
+        CHECK(s, a == 70);
+    } else {
+        if (s->rank == 1) {
+            OK(s, hk_recv(&b, 1, HK_I32, 0, s->comm, &other, NULL));
+            a = b * 10;
+            OK(s, hk_send(&a, 1, HK_I32, 0, s->comm, NULL, &q[0]));
+        }
+        if (s->rank == s->ranks - 1) {
+            OK(s, hk_recv(&b, 1, HK_I32, 0, s->comm, NULL, NULL));
+            CHECK(s, b == 70);
+        }
+        OK(s, hk_wait(&q[0]));
+    }
+}
+
+static void without_limit(seat *s)
+{
+    hk_options o = HK_OPTIONS_INIT;
+    int32_t x = 1;
+    o.timeout_us = UINT64_MAX;
+    OK(s, hk_all_reduce(&x, &x, 1, HK_I32, HK_SUM, s->comm, &o, NULL));
+    CHECK(s, x == s->ranks);
+}
+
+static void test_no_limit(void **state)
+{
+    hk_config config = HK_CONFIG_INIT;
+    config.timeout_us = config.init_timeout_us = UINT64_MAX;
+    with_config(2, without_limit, config);
+}
+
 /* reduce_scatter then all_gather gives all_reduce's very bits. */
 static void halves_meet(seat *s)
 {
@@ -604,6 +674,8 @@ CASE(test_splits, splits, 2, 5, 8)
 CASE(test_groups, groups_by_members, 4)
 CASE(test_two_at_once, two_at_once, 2, 3)
 CASE(test_ordered, ordered_operator, 1, 2, 3, 5, 8)
+CASE(test_fresh, fresh_operators, 1, 2, 3)
+CASE(test_independent, independent_sends, 2, 3)
 CASE(test_scaled, scaled, 1, 2, 4, 7)
 CASE(test_halves, halves_meet, 2, 3, 4, 5, 8)
 CASE(test_bad, bad_arguments, 2)
@@ -622,6 +694,6 @@ int main(void)
         cmocka_unit_test(test_to_oneself), cmocka_unit_test(test_p2p_mismatch), cmocka_unit_test(test_splits), cmocka_unit_test(test_groups),
         cmocka_unit_test(test_two_at_once), cmocka_unit_test(test_ordered), cmocka_unit_test(test_scaled),     cmocka_unit_test(test_halves),
         cmocka_unit_test(test_bad),     cmocka_unit_test(test_late),      cmocka_unit_test(test_aborted),      cmocka_unit_test(test_leaver),
-        cmocka_unit_test(test_in_order), cmocka_unit_test(test_counted), cmocka_unit_test(test_memory)};
+        cmocka_unit_test(test_in_order), cmocka_unit_test(test_fresh), cmocka_unit_test(test_independent), cmocka_unit_test(test_no_limit), cmocka_unit_test(test_counted), cmocka_unit_test(test_memory)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -22,6 +22,8 @@
 enum { HKI_ANY, HKI_ONLY_SHM, HKI_ONLY_TCP };
 typedef enum hki_executor { HKI_AUTO, HKI_INLINE, HKI_EVENT } hki_executor;
 
+#define HKI_NO_LIMIT_US (UINT64_MAX / 16) /* longer limits count as this: sums with the time of day must not wrap */
+
 /* hk_config and the environment, resolved. */
 typedef struct hki_settings {
     uint64_t timeout_us, init_timeout_us, stall_us, pace;
@@ -127,6 +129,8 @@ bool hki_wait(hki_engine *, hk_request *const *requests, size_t n, bool all, uin
 bool hki_wait_until(hki_engine *, bool (*done)(void *), void *arg, uint64_t give_up_us);
 
 /* ---- ops.c */
+/* A call that cannot be part of a group, made inside one by this thread: HK_INVALID. The lock is not held. */
+hk_status hki_outside_group(hk_comm *, const char *call);
 /* Common end of every public operation: into the open group, or submitted and waited for. The lock is held. */
 hk_status hki_issue(hk_comm *, hk_request *, hk_request **);
 

@@ -162,6 +162,7 @@ HK_API hk_status hk_comm_destroy(hk_comm *comm)
     if (!comm) return HK_OK;
     hk_status status = hki_comm_usable(comm);
     if (status) return status;
+    if ((status = hki_outside_group(comm, "hk_comm_destroy"))) return status;
     hki_engine *e = comm->engine;
     pthread_mutex_lock(&e->lock);
     const uint64_t limit = hki_now_us() + comm->settings.timeout_us;

@@ -73,6 +73,7 @@ HK_API hk_status hk_comm_split(hk_comm *parent, int color, int key, hk_comm **co
     if (status) return status;
     if (!comm) return hki_error(parent, HK_INVALID, "hk_comm_split: comm is NULL");
     *comm = NULL;
+    if ((status = hki_outside_group(parent, "hk_comm_split"))) return status;
     if (color < -1) return hki_error(parent, HK_INVALID, "hk_comm_split: color %d: use a number >= 0, or -1 to take no part", color);
     const claim mine = {color, key};
     claim *all = hki_alloc(parent->shape.ranks * sizeof *all);

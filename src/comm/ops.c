@@ -129,6 +129,14 @@ static hki_group *group_here(hk_comm *comm)
     return NULL;
 }
 
+hk_status hki_outside_group(hk_comm *comm, const char *call)
+{
+    pthread_mutex_lock(&comm->engine->lock);
+    const bool inside = group_here(comm) != NULL;
+    pthread_mutex_unlock(&comm->engine->lock);
+    return inside ? hki_error(comm, HK_INVALID, "%s between hk_group_start and hk_group_end: end the group first", call) : HK_OK;
+}
+
 hk_status hki_issue(hk_comm *comm, hk_request *t, hk_request **request)
 {
     hki_group *g = comm->groups ? group_here(comm) : NULL;
@@ -180,7 +188,7 @@ static hk_status launch(hk_comm *comm, const given *g, hki_entry *e, size_t in, 
     t->out = g->recv;
     t->in_bytes = in;
     t->out_bytes = out;
-    t->timeout_us = timeout_us ? timeout_us : comm->settings.timeout_us;
+    t->timeout_us = timeout_us ? hki_min(timeout_us, HKI_NO_LIMIT_US) : comm->settings.timeout_us;
     return hki_issue(comm, t, request);
 }
 

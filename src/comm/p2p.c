@@ -167,25 +167,48 @@ static void take(hk_comm *comm, uint32_t from)
 
 /* ---- Outgoing ---------------------------------------------------------------------------------------------------------- */
 
-/* false: this task could not do what it has to do next, for want of room. */
-static bool advance_send(hk_comm *comm, hk_request *t)
+/* What one pass over the tasks has met: announcements to one peer with one tag must keep the order of the calls. */
+typedef struct pass {
+    uint32_t full[16], nfull; /* peers whose lane has no room: all later announcements to them wait */
+    bool held;                /* some send waits for its buffer: those after it with the same peer and tag wait too */
+} pass;
+
+static bool is_full(const pass *p, uint32_t peer)
 {
-    header h = {.id = t->id, .tag = t->tag, .dtype = t->desc->dtype, .bytes = t->in_bytes};
-    if (t->p2p == HKI_P2P_NEW) {
-        h.kind = ANNOUNCE;
-        if (!hki_task_clear(t)) return false;
-        if (!put(comm, t->peer, &h, t->in, t->in_bytes <= EAGER ? t->in_bytes : 0)) return false;
-        t->p2p = HKI_P2P_ANNOUNCED;
-        return true;
+    for (uint32_t i = 0; i < p->nfull; i++)
+        if (p->full[i] == peer) return true;
+    return p->nfull == HKI_COUNT(p->full); /* too many to tell: next time */
+}
+
+static bool next_in_order(const hk_request *s)
+{
+    for (const hk_request *e = s->prev; e; e = e->prev)
+        if (e->kind == HKI_TASK_SEND && e->p2p == HKI_P2P_NEW && e->peer == s->peer && e->tag == s->tag) return false;
+    return true;
+}
+
+static void announce(hk_comm *comm, hk_request *t, pass *p)
+{
+    if (is_full(p, t->peer) || (p->held && !next_in_order(t))) return;
+    if (!hki_task_clear(t)) {
+        p->held = true;
+        return;
     }
-    h.kind = DATA;
+    const header h = {.kind = ANNOUNCE, .id = t->id, .tag = t->tag, .dtype = t->desc->dtype, .bytes = t->in_bytes};
+    if (put(comm, t->peer, &h, t->in, t->in_bytes <= EAGER ? t->in_bytes : 0)) t->p2p = HKI_P2P_ANNOUNCED;
+    else p->full[p->nfull++] = t->peer;
+}
+
+static void advance_send(hk_comm *comm, hk_request *t, pass *p)
+{
+    if (t->p2p == HKI_P2P_NEW) announce(comm, t, p);
+    const header h = {.kind = DATA, .id = t->id, .tag = t->tag, .dtype = t->desc->dtype, .bytes = t->in_bytes};
     while (t->p2p == HKI_P2P_MOVING && !t->finished) {
         const size_t n = hki_min(t->in_bytes - t->moved, port_of(comm)->slot_bytes - sizeof h);
-        if (!put(comm, t->peer, &h, t->in + t->moved, n)) return false;
+        if (!put(comm, t->peer, &h, t->in + t->moved, n)) return;
         t->moved += n;
         if (t->moved == t->in_bytes) hki_task_finish(t, HK_OK);
     }
-    return true;
 }
 
 /* No earlier receive that has not matched could take the same announcements: matching keeps the order of the calls. */
@@ -198,25 +221,23 @@ static bool first_in_line(const hk_request *r)
     return true;
 }
 
-static bool advance_recv(hk_comm *comm, hk_request *t)
+static void advance_recv(hk_comm *comm, hk_request *t)
 {
-    if (t->p2p == HKI_P2P_NEW && first_in_line(t) && hki_task_clear(t)) match_waiting(comm, t);
-    if (t->p2p != HKI_P2P_MATCHED || comm->broken) return true;
-    if (!put(comm, t->peer, &(header){.kind = GRANT, .id = t->matched_id}, NULL, 0)) return false;
+    if (t->p2p == HKI_P2P_NEW && comm->waiting && first_in_line(t) && hki_task_clear(t)) match_waiting(comm, t);
+    if (t->p2p != HKI_P2P_MATCHED || comm->broken) return;
+    if (!put(comm, t->peer, &(header){.kind = GRANT, .id = t->matched_id}, NULL, 0)) return;
     t->p2p = HKI_P2P_MOVING;
     if (t->moved == t->out_bytes) hki_task_finish(t, HK_OK);
-    return true;
 }
 
 void hki_p2p_pump(hk_comm *comm)
 {
     for (uint32_t r = 0; r < comm->shape.ranks && !comm->broken; r++) take(comm, r);
-    /* Announcements to one peer must keep the order of the calls: the first that is stuck holds back those after it. */
-    bool stuck = false;
+    pass p = {.nfull = 0};
     for (hk_request *t = comm->tasks, *next; t && !comm->broken; t = next) {
         next = t->next;
-        if (t->kind == HKI_TASK_RECV && !advance_recv(comm, t)) stuck = true;
-        else if (t->kind == HKI_TASK_SEND && !(stuck && t->p2p == HKI_P2P_NEW) && !advance_send(comm, t)) stuck = true;
+        if (t->kind == HKI_TASK_RECV) advance_recv(comm, t);
+        else if (t->kind == HKI_TASK_SEND) advance_send(comm, t, &p);
     }
 }
 
@@ -275,7 +296,7 @@ static hk_status issue(hk_comm *comm, hki_task_kind kind, const void *in, void *
     t->peer = peer == HK_ANY_SOURCE ? ANY_RANK : (uint32_t)peer;
     const bool has = o && o->size >= offsetof(hk_options, priority);
     t->tag = has ? o->tag : 0;
-    t->timeout_us = has && o->timeout_us ? o->timeout_us : comm->settings.timeout_us;
+    t->timeout_us = has && o->timeout_us ? hki_min(o->timeout_us, HKI_NO_LIMIT_US) : comm->settings.timeout_us;
     t->own_desc = (hki_desc){.op = sends ? HKI_SEND : HKI_RECV, .dtype = (uint8_t)dtype, .redop = 0xff, .root = peer, .count = count, .tag = t->tag};
     t->desc = &t->own_desc;
     t->seq = comm->next_id + 1;

@@ -1,22 +1,35 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Reductions that users make: a handle is the address of one of these, told from the constants by being large. */
+ *
+ * Reductions that users make. A handle is {serial, index} of a table of the process, since users make them before any communicator and
+ * use them on all: a freed or invented handle is recognised, and no two handles are ever the same value, so nothing that was remembered
+ * of one is taken for another. */
 #include "comm/redop.h"
 
-#define MAGIC 0x686b6f70u
+#include <string.h>
 
-struct custom {
-    uint32_t magic;
-    hki_reduction red;
-};
+#define HANDLES 4096 /* live at a time */
+
+static struct {
+    pthread_mutex_t lock;
+    uint64_t serial;
+    struct { hk_redop handle; hki_reduction red; } *entry; /* HANDLES, made with the first one */
+} table = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static hk_redop handle_of(uint64_t serial, uint32_t index) { return (hk_redop)(serial * HANDLES + index); }
 
 static hk_status make(const hki_reduction *r, hk_redop *op)
 {
-    struct custom *c = hki_alloc(sizeof *c);
-    if (!c) return hki_error(NULL, HK_NO_MEMORY, "out of memory for a reduction");
-    c->magic = MAGIC;
-    c->red = *r;
-    *op = (hk_redop)c;
-    return HK_OK;
+    hk_status status = HK_NO_MEMORY;
+    pthread_mutex_lock(&table.lock);
+    if (!table.entry) table.entry = hki_alloc(HANDLES * sizeof *table.entry);
+    for (uint32_t i = 0; table.entry && i < HANDLES && status; i++) {
+        if (table.entry[i].handle) continue;
+        *op = table.entry[i].handle = handle_of(++table.serial, i); /* serials from 1 on: never below HANDLES, so never a constant */
+        table.entry[i].red = *r;
+        status = HK_OK;
+    }
+    pthread_mutex_unlock(&table.lock);
+    return status ? hki_error(NULL, status, "no memory for a reduction, or %d of them in use: free those no longer needed", HANDLES) : HK_OK;
 }
 
 HK_API hk_status hk_op_create(hk_op_fn fn, void *arg, int commutes, hk_redop *op)
@@ -31,19 +44,20 @@ HK_API hk_status hk_op_premul_sum(double scalar, hk_redop *op)
     return make(&(hki_reduction){.op = HKI_SUM, .finish = HKI_FINISH_SCALE, .scale = scalar, .commutes = true}, op);
 }
 
-static struct custom *custom_of(hk_redop op)
+/* The live entry of a handle; the lock is held. */
+static hki_reduction *find(hk_redop op)
 {
-    struct custom *c = (struct custom *)op;
-    return op >= 4096 && op % _Alignof(struct custom) == 0 && c->magic == MAGIC ? c : NULL;
+    const uint32_t i = (uint32_t)(op % HANDLES);
+    return op >= HANDLES && table.entry && table.entry[i].handle == op ? &table.entry[i].red : NULL;
 }
 
 HK_API hk_status hk_op_free(hk_redop op)
 {
-    struct custom *c = custom_of(op);
-    if (!c) return hki_error(NULL, HK_INVALID, "hk_op_free: not a handle made by hk_op_create or hk_op_premul_sum");
-    c->magic = 0;
-    hki_free(c);
-    return HK_OK;
+    pthread_mutex_lock(&table.lock);
+    const bool live = find(op) != NULL;
+    if (live) table.entry[op % HANDLES].handle = 0;
+    pthread_mutex_unlock(&table.lock);
+    return live ? HK_OK : hki_error(NULL, HK_INVALID, "hk_op_free: not a handle made by hk_op_create or hk_op_premul_sum, or freed before");
 }
 
 bool hki_redop_resolve(hk_redop op, uint32_t ranks, hki_reduction *out)
@@ -53,7 +67,9 @@ bool hki_redop_resolve(hk_redop op, uint32_t ranks, hki_reduction *out)
         *out = (hki_reduction){.op = kinds[op], .finish = op == HK_AVG ? HKI_FINISH_AVG : HKI_FINISH_NONE, .divisor = ranks, .commutes = true};
         return true;
     }
-    const struct custom *c = custom_of(op);
-    if (c) *out = c->red;
-    return c != NULL;
+    pthread_mutex_lock(&table.lock);
+    const hki_reduction *r = find(op);
+    if (r) *out = *r;
+    pthread_mutex_unlock(&table.lock);
+    return r != NULL;
 }

@@ -69,6 +69,9 @@ hk_status hki_settings_read(hki_settings *s, const hk_config *given, char error[
     if (pace && !hki_parse_rate(pace, &s->pace)) return snprintf(error, 160, "HOCKET_PACE='%.40s' is no rate: write 1gbit, 100mbit or bytes/s", pace), HK_INVALID;
     if (!hki_kern_init(isa)) return snprintf(error, 160, "HOCKET_ISA='%.40s' is unknown or this CPU does not have it (`hocket info kernels`)", isa), HK_INVALID;
     if (!hki_forced_parse(algo, &s->forced, error)) return HK_INVALID;
+    s->timeout_us = hki_min(s->timeout_us, HKI_NO_LIMIT_US);
+    s->init_timeout_us = hki_min(s->init_timeout_us, HKI_NO_LIMIT_US);
+    s->stall_us = hki_min(s->stall_us, HKI_NO_LIMIT_US);
     s->forced_hash = text_hash(algo);
     s->transport = (uint8_t)transport;
     s->executor = (hki_executor)executor;

@@ -112,7 +112,7 @@ static bool start(hk_comm *comm, hk_request *t)
     const hki_program *g = &t->entry->program;
     const uint32_t depth = g->windows < HKI_DEPTH ? 1 : HKI_DEPTH;
     if (!grow(&ch->temp, &ch->temp_bytes, depth * g->temp_bytes) ||
-        !grow((void **)&ch->done, &ch->done_bytes, (size_t)HKI_DEPTH * g->plan->nsteps))
+        !grow((void **)&ch->done, &ch->done_bytes, (size_t)HKI_DEPTH * g->plan->nsteps + 1))
         return false;
     hki_run_start(&t->run, g, comm->ports[t->channel], t->in, t->out, ch->temp, t->fingerprint);
     t->run.sources = ch->sources;
