@@ -144,7 +144,11 @@ void hki_comm_show_launcher(hk_comm *comm)
 /* ---- Ending ------------------------------------------------------------------------------------------------------------ */
 
 /* A rank that never was connected to this one asks at its next look at the clock: time for it to be told why. */
-static bool never(void *arg) { return false; }
+static bool all_told(void *arg)
+{
+    hk_comm *comm = arg;
+    return comm->engine->remote->fail(comm->tcp, &comm->notice);
+}
 
 static bool drained(void *arg)
 {
@@ -168,7 +172,7 @@ HK_API hk_status hk_comm_destroy(hk_comm *comm)
     const uint64_t limit = hki_now_us() + comm->settings.timeout_us;
     if (!comm->broken && !hki_wait_until(e, drained, comm, limit)) hki_comm_fail(comm, HK_TIMEOUT, comm->shape.rank, comm->tasks, hki_now_us());
     hki_comm_check(comm, hki_now_us()); /* the last chance to see that the calls of the ranks differed */
-    if (comm->broken && comm->tcp) hki_wait_until(e, never, comm, hki_now_us() + 250000);
+    if (comm->broken && comm->tcp) hki_wait_until(e, all_told, comm, hki_now_us() + 800000);
     status = comm->broken ? (hk_status)comm->notice.status : HK_OK;
     hk_comm **at = &e->comms;
     while (*at != comm) at = &(*at)->next;

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-static bool introduce(hki_peer *p, hki_engine *e, const hki_engine *other, bool tcp)
+static bool introduce(hki_peer *p, hki_engine *e, const hki_engine *other, uint32_t rank, bool tcp)
 {
     memset(p, 0, sizeof *p);
     hki_hostname(p->host);
@@ -19,6 +19,7 @@ static bool introduce(hki_peer *p, hki_engine *e, const hki_engine *other, bool 
     if (tcp) {
         snprintf(p->address[0], sizeof p->address[0], "127.0.0.1");
         p->port = other->tcp_port;
+        p->group = rank; /* each a group of its own */
     }
     if (!(p->view = hki_view_of(other->segment, other->bell_name))) return false;
     p->view->users = 1;
@@ -34,7 +35,7 @@ static hk_status make_one(hk_comm **comm, hki_engine **engines, uint32_t n, uint
     hki_peer **peers = hki_alloc(n * sizeof *peers), *peer = hki_alloc(n * sizeof *peer);
     bool ok = block && peers && peer;
     for (uint32_t r = 0; ok && r < n; r++) {
-        ok = introduce(&peer[r], e, engines[r], s->transport == HKI_ONLY_TCP);
+        ok = introduce(&peer[r], e, engines[r], r, s->transport == HKI_ONLY_TCP);
         peers[r] = &peer[r];
     }
     hk_status status = HK_NO_MEMORY;

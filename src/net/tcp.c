@@ -92,7 +92,7 @@ static void welcome(hki_link *l, hki_tcp_comm *c)
     hki_link_greet(l, 1);
     if (l->state == HKI_CLOSED) return;
     l->state = HKI_UP;
-    if (c->failed) hki_link_note(l, HKI_FRAME_FAIL, NULL, &c->told);
+    hki_link_tell_end(l);
 }
 
 /* A late comer to a communicator that has ended here: welcome, and goodbye or the reason. */
@@ -181,9 +181,8 @@ static bool dialled(hki_link *l)
     const int r = hki_tcp_connected(l->fd);
     if (r == 0) return begin(l), true;
     if (r == -EINPROGRESS) return false;
-    const bool more = l->address % (HKI_ADDRESSES + 1) != 0;
     hki_link_broke(l);
-    if (r != -ECONNREFUSED || more) return dial(l), true;
+    if (r != -ECONNREFUSED || ++l->refused <= HKI_ADDRESSES) return dial(l), true;
     l->state = HKI_CLOSED;
     if (!l->comm->left[l->peer] && !l->comm->lost_us[l->peer]) l->comm->lost_us[l->peer] = hki_now_us();
     return true;
@@ -341,12 +340,22 @@ static bool entered(hki_tcp_comm *c, uint32_t rank, uint64_t seq, hki_record *r)
     return r->seq == seq;
 }
 
-static void fail(hki_tcp_comm *c, const hki_notice *n)
+static bool fail(hki_tcp_comm *c, const hki_notice *n)
 {
+    const hki_shape *s = &c->shape;
+    if (!c->failed) c->told = *n;
     c->failed = true;
-    c->told = *n;
     for (hki_link *l = c->tcp->links; l; l = l->next)
-        if (l->comm == c && l->state == HKI_UP) hki_link_note(l, HKI_FRAME_FAIL, NULL, n);
+        if (l->comm == c) hki_link_tell_end(l);
+    for (uint32_t r = 0; r < s->ranks; r++) {
+        bool told = c->peers[r]->group == c->peers[s->rank]->group || c->left[r] || c->lost_us[r]; /* a group's ranks see each other's memory */
+        for (uint32_t k = 0; k < s->channels && !told; k++) {
+            const hki_link *out = c->out[k * s->ranks + r], *in = c->in[k * s->ranks + r];
+            told = (out && out->told_end) || (in && in->told_end);
+        }
+        if (!told) return false;
+    }
+    return true;
 }
 
 static bool notice(hki_tcp_comm *c, hki_notice *n, uint64_t now_us)

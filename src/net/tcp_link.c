@@ -94,6 +94,13 @@ void hki_link_greet(hki_link *l, uint32_t welcome)
     hki_link_write(l);
 }
 
+void hki_link_tell_end(hki_link *l)
+{
+    if (!l->comm->failed || l->told_end || l->state != HKI_UP) return;
+    l->told_end = true;
+    hki_link_note(l, HKI_FRAME_FAIL, NULL, &l->comm->told);
+}
+
 void hki_link_note(hki_link *l, hki_frame_kind kind, const hki_record *r, const void *payload)
 {
     const size_t n = payload ? sizeof(hki_notice) : 0;
@@ -188,7 +195,8 @@ static bool answered(hki_link *l)
     if (!good) return hki_link_broke(l), false; /* somebody else: tcp.c tries the next address */
     l->state = HKI_UP;
     l->since_us = hki_now_us();
-    if (l->comm->failed) hki_link_note(l, HKI_FRAME_FAIL, NULL, &l->comm->told);
+    l->refused = 0;
+    hki_link_tell_end(l);
     return true;
 }
 

@@ -34,6 +34,8 @@ typedef struct hki_link {
     hki_link_state state;
     bool out, want_in, want_out;   /* as registered with epoll */
     bool used;                     /* in: a message has come */
+    bool told_end;                 /* our notice went out on it */
+    uint32_t refused;              /* out: attempts in a row that were refused */
     bool goodbye;                  /* the peer said it; what follows is no failure */
     uint32_t peer, channel;
     uint64_t since_us;             /* of the current state */
@@ -103,6 +105,8 @@ void hki_link_free(hki_link *);
 bool hki_link_read(hki_link *);
 bool hki_link_write(hki_link *);
 void hki_link_note(hki_link *, hki_frame_kind, const hki_record *, const void *payload);
+/* Once: why the communicator broke here, if it did. */
+void hki_link_tell_end(hki_link *);
 void hki_link_watch(hki_link *);
 void hki_link_broke(hki_link *);
 /* Greetings: sends ours, or acts on what came. */
