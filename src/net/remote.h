@@ -32,7 +32,8 @@ struct hki_remote {
     void (*probe)(hki_remote_comm *, uint32_t rank, uint64_t now_us);
     /* Call `seq` of rank, if it is known to have entered it and it is among its last HKI_KNOWN. */
     bool (*entered)(hki_remote_comm *, uint32_t rank, uint64_t seq, hki_record *);
-    /* Passes a notice to every rank there is a link with; true once each rank was told, has left or is lost. */
+    /* Passes a notice to every rank there is a link with; when called again, dials the others to tell them too. true once each rank was
+     * told, has left or is lost. */
     bool (*fail)(hki_remote_comm *, const hki_notice *);
     /* A notice that arrived from a peer, or one made here of a link that broke (HK_PEER_LOST, its body zero). */
     bool (*notice)(hki_remote_comm *, hki_notice *, uint64_t now_us);

@@ -132,6 +132,7 @@ static void begin(hki_link *l)
     l->state = HKI_GREETING;
     l->since_us = hki_now_us();
     hki_link_greet(l, 0);
+    hki_link_tell_end(l);
     hki_link_watch(l);
 }
 
@@ -150,6 +151,7 @@ static void dial(hki_link *l)
     l->want_in = false;
     l->want_out = true;
     l->inbox_bytes = l->notes_bytes = l->notes_sent = 0;
+    l->told_end = false;
     if (l->fd >= 0 && hki_epoll_add(l->tcp->epoll, l->fd, false, true, (uint64_t)(uintptr_t)l)) hki_link_broke(l);
 }
 
@@ -340,22 +342,36 @@ static bool entered(hki_tcp_comm *c, uint32_t rank, uint64_t seq, hki_record *r)
     return r->seq == seq;
 }
 
-static bool fail(hki_tcp_comm *c, const hki_notice *n)
+/* The notice has left for rank on some link. A link in the middle of a message that its reader does not take cannot carry it, so there
+ * may have to be another: *spare is a channel without a link there. */
+static bool has_been_told(const hki_tcp_comm *c, uint32_t r, uint32_t *spare)
 {
     const hki_shape *s = &c->shape;
-    if (!c->failed) c->told = *n;
+    *spare = s->channels;
+    for (uint32_t k = 0; k < s->channels; k++) {
+        const hki_link *out = c->out[k * s->ranks + r], *in = c->in[k * s->ranks + r];
+        if ((out && out->told_end && !out->notes_bytes) || (in && in->told_end && !in->notes_bytes)) return true;
+        if (!out) *spare = k;
+    }
+    return false;
+}
+
+static bool fail(hki_tcp_comm *c, const hki_notice *n)
+{
+    const bool again = c->failed;
+    bool all = true;
+    if (!again) c->told = *n;
     c->failed = true;
     for (hki_link *l = c->tcp->links; l; l = l->next)
         if (l->comm == c) hki_link_tell_end(l);
-    for (uint32_t r = 0; r < s->ranks; r++) {
-        bool told = c->peers[r]->group == c->peers[s->rank]->group || c->left[r] || c->lost_us[r]; /* a group's ranks see each other's memory */
-        for (uint32_t k = 0; k < s->channels && !told; k++) {
-            const hki_link *out = c->out[k * s->ranks + r], *in = c->in[k * s->ranks + r];
-            told = (out && out->told_end) || (in && in->told_end);
-        }
-        if (!told) return false;
+    for (uint32_t r = 0; r < c->shape.ranks; r++) {
+        uint32_t spare;
+        const bool sees = c->peers[r]->group == c->peers[c->shape.rank]->group; /* a group's ranks see each other's memory */
+        if (sees || c->left[r] || c->lost_us[r] || has_been_told(c, r, &spare)) continue;
+        if (again && spare < c->shape.channels) hki_tcp_dial_rank(c, r, spare);
+        all = false;
     }
-    return true;
+    return all;
 }
 
 static bool notice(hki_tcp_comm *c, hki_notice *n, uint64_t now_us)

@@ -96,7 +96,8 @@ void hki_link_greet(hki_link *l, uint32_t welcome)
 
 void hki_link_tell_end(hki_link *l)
 {
-    if (!l->comm->failed || l->told_end || l->state != HKI_UP) return;
+    const bool greeted = l->state == HKI_UP || (l->out && l->state == HKI_GREETING); /* right behind our hello is soon enough */
+    if (!l->comm->failed || l->told_end || !greeted) return;
     l->told_end = true;
     hki_link_note(l, HKI_FRAME_FAIL, NULL, &l->comm->told);
 }
@@ -119,11 +120,18 @@ void hki_link_note(hki_link *l, hki_frame_kind kind, const hki_record *r, const 
 
 /* ---- Writing ------------------------------------------------------------------------------------------------------------ */
 
+/* The peer has closed; what it said before, perhaps why, can still be read. */
+static void cannot_write(hki_link *l)
+{
+    hki_link_read(l);
+    hki_link_broke(l);
+}
+
 static bool write_notes(hki_link *l, bool *moved)
 {
     while (l->notes_sent < l->notes_bytes) {
         const ssize_t n = hki_sock_write(l->fd, l->notes + l->notes_sent, l->notes_bytes - l->notes_sent);
-        if (n < 0) return hki_link_broke(l), false;
+        if (n < 0) return cannot_write(l), false;
         if (n == 0) return false;
         l->notes_sent += (size_t)n;
         *moved = true;
@@ -143,7 +151,7 @@ bool hki_link_write(hki_link *l)
             const size_t total = l->queue_bytes[l->q_first], allowed = hki_tcp_allowance(l->tcp, total - l->sent);
             if (!allowed) break;
             const ssize_t n = hki_sock_write(l->fd, l->queue + l->q_first * (HKI_FRAME_HEAD + s->slot_bytes) + l->sent, allowed);
-            if (n < 0) hki_link_broke(l);
+            if (n < 0) cannot_write(l);
             if (n <= 0) break;
             if (l->tcp->rate) l->tcp->bucket -= (uint64_t)n;
             moved = true;
@@ -239,9 +247,10 @@ static bool understand(hki_link *l)
         if (!hki_hello_parse(l->inbox, &l->hello) || l->hello.welcome) return hki_link_broke(l), false;
         take_inbox(l, HKI_HELLO);
         hki_tcp_greeted(l);
-        return l->state == HKI_UP;
+        return l->comm != NULL;
     }
-    if (l->state != HKI_UP) return false;
+    /* A dialler that is gone already may have left its notice right behind its hello. */
+    if (l->state != HKI_UP && !(l->state == HKI_CLOSED && l->comm)) return false;
     if (l->reading) return fill(l), !l->reading;
     if (l->inbox_bytes < HKI_FRAME_HEAD) return false;
     if (!hki_frame_parse(l->inbox, l->comm->shape.slot_bytes, &f)) return corrupt(l), false;
