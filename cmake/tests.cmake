@@ -42,11 +42,12 @@ endforeach()
 add_test(NAME fault_test COMMAND ${CMAKE_SOURCE_DIR}/tests/fault_test.sh ${CMAKE_BINARY_DIR})
 
 # Multi-process tests: scripts over the command and the examples.
-foreach(script run_test run_examples run_tour)
+foreach(script run_test run_examples run_tour run_bad_input)
   if(EXISTS ${CMAKE_SOURCE_DIR}/tests/${script}.sh)
     add_test(NAME ${script} COMMAND ${CMAKE_SOURCE_DIR}/tests/${script}.sh ${CMAKE_BINARY_DIR}/bin)
   endif()
 endforeach()
+set_tests_properties(run_tour PROPERTIES LABELS unsanitized) # its seconds are those of an ordinary build
 foreach(script run_consumers)
   if(EXISTS ${CMAKE_SOURCE_DIR}/tests/${script}.sh AND NOT HOCKET_SANITIZE)
     add_test(NAME ${script} COMMAND ${CMAKE_SOURCE_DIR}/tests/${script}.sh ${CMAKE_BINARY_DIR})

@@ -40,6 +40,7 @@ static void emit_alone(hki_plan *p, const hki_call *c)
 hk_status hki_algo_plan(const hki_algo *a, const hki_call *c, hki_plan *p)
 {
     hki_plan_begin(p, c, a->name, hki_algo_span(a, c->ranks));
+    if (p->status) return p->status; /* algorithms count on the blocks being there */
     if (c->ranks == 1) emit_alone(p, c);
     else a->emit(p, c);
     hki_plan_end(p);

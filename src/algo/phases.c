@@ -62,7 +62,8 @@ void hki_ring_all_gather(hki_plan *p, const hki_call *c)
 /* Blocks i .. i + n - 1 of a slice that may wrap. */
 static hki_slice turn(const hki_plan *p, hki_slice s, uint32_t i, uint32_t n)
 {
-    return hki_blocks_of(s.buf, (s.first + i) % p->blocks[s.buf].n, n);
+    const uint32_t blocks = p->blocks[s.buf].n; /* none when the plan has failed already */
+    return hki_blocks_of(s.buf, blocks ? (s.first + i) % blocks : 0, n);
 }
 
 /* P halved j times, rounding up. */

@@ -66,7 +66,7 @@ struct hk_comm {
     hki_memo memo[HKI_COLLECTIVES];
     /* point-to-point */
     uint32_t next_id;
-    hki_announcement *waiting, **waiting_end;
+    hki_announcement *waiting, **waiting_end, *free_announcements;
     uint64_t p2p_open;           /* unfinished send and recv tasks */
     /* derived communicators */
     uint64_t splits;

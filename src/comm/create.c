@@ -30,7 +30,8 @@ static bool open_channels(hk_comm *comm)
         comm->ports[c] = comm->tcp ? mux(comm, c) : comm->shm_ports[c];
         comm->channels[c].sources = hki_alloc(2 * P * sizeof(void *));
         comm->channels[c].places = hki_alloc((P + 1) * sizeof(void *));
-        if (!comm->ports[c] || !comm->channels[c].sources || !comm->channels[c].places) return false;
+        comm->channels[c].marks = hki_alloc((P + 1) * sizeof(uint32_t));
+        if (!comm->ports[c] || !comm->channels[c].sources || !comm->channels[c].places || !comm->channels[c].marks) return false;
     }
     return true;
 }
@@ -103,10 +104,13 @@ void hki_comm_free(hk_comm *comm)
         if (comm->ports[c] && comm->ports[c] != comm->shm_ports[c]) comm->ports[c]->ops->close(comm->ports[c]);
         if (comm->shm_ports[c]) comm->shm_ports[c]->ops->close(comm->shm_ports[c]);
         if (comm->tcp_ports[c]) comm->tcp_ports[c]->ops->close(comm->tcp_ports[c]);
-        hki_free(comm->channels[c].temp);
-        hki_free(comm->channels[c].done);
+        hki_free(comm->channels[c].temp.at);
+        hki_free(comm->channels[c].done.at);
+        hki_free(comm->channels[c].next_temp.at);
+        hki_free(comm->channels[c].next_done.at);
         hki_free(comm->channels[c].sources);
         hki_free(comm->channels[c].places);
+        hki_free(comm->channels[c].marks);
     }
     if (comm->tcp) comm->engine->remote->leave(comm->tcp);
     hki_area_close(&comm->area);

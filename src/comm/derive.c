@@ -13,7 +13,8 @@ static void take_engine(hki_engine *e)
 {
     if (!e->world) {
         char error[160];
-        HKI_ASSERT(hki_engine_get(error) == e);
+        hk_status status;
+        HKI_ASSERT(hki_engine_get(&status, error) == e);
         return;
     }
     atomic_fetch_add(&e->world_users, 1);
@@ -79,26 +80,26 @@ HK_API hk_status hk_comm_split(hk_comm *parent, int color, int key, hk_comm **co
     claim *all = hki_alloc(parent->shape.ranks * sizeof *all);
     if (!all) return hki_error(parent, HK_NO_MEMORY, "out of memory for a split");
     status = hk_all_gather(&mine, all, 2, HK_I64, parent, NULL, NULL);
-    const uint64_t round = ++parent->splits;
-    if (!status && color >= 0) status = form(parent, all, round, comm);
+    if (!status) parent->splits++;
+    if (!status && color >= 0) status = form(parent, all, parent->splits, comm);
     hki_free(all);
     return status;
 }
 
 HK_API hk_status hk_comm_dup(hk_comm *parent, hk_comm **comm) { return hk_comm_split(parent, 0, parent ? hk_comm_rank(parent) : 0, comm); }
 
-/* How often this process made a group of that key from that parent, this time included. */
-static uint64_t count_use(hk_comm *parent, uint64_t key)
+/* How often this process has made a group of that key from that parent; NULL without memory. The lock is held. */
+static uint64_t *uses_of(hk_comm *parent, uint64_t key)
 {
     struct hki_use *u = parent->uses;
     while (u && u->key != key) u = u->next;
     if (!u) {
-        if (!(u = hki_alloc(sizeof *u))) return 0;
+        if (!(u = hki_alloc(sizeof *u))) return NULL;
         u->key = key;
         u->next = parent->uses;
         parent->uses = u;
     }
-    return ++u->uses;
+    return &u->uses;
 }
 
 HK_API hk_status hk_comm_create_group(hk_comm *parent, const int *ranks, int n, int tag, hk_comm **comm)
@@ -124,9 +125,15 @@ HK_API hk_status hk_comm_create_group(hk_comm *parent, const int *ranks, int n, 
         status = hki_error(parent, HK_INVALID, "hk_comm_create_group: this rank (%d) is not among the members; only members call", me);
     if (!status) {
         pthread_mutex_lock(&parent->engine->lock);
-        const uint64_t uses = count_use(parent, key);
+        uint64_t *uses = uses_of(parent, key);
+        const uint64_t use = uses ? ++*uses : 0;
         pthread_mutex_unlock(&parent->engine->lock);
-        status = uses ? make(parent, comm, members, (uint32_t)n, rank, hki_mix(key, uses)) : hki_error(parent, HK_NO_MEMORY, "out of memory for a group");
+        status = use ? make(parent, comm, members, (uint32_t)n, rank, hki_mix(key, use)) : hki_error(parent, HK_NO_MEMORY, "out of memory for a group");
+        if (status && use) { /* not made: the next attempt must mean the same as on the other members */
+            pthread_mutex_lock(&parent->engine->lock);
+            --*uses;
+            pthread_mutex_unlock(&parent->engine->lock);
+        }
     }
     hki_free(members);
     return status;

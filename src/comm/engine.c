@@ -27,6 +27,17 @@ static void watch_forks(void) { pthread_atfork(NULL, NULL, in_child); }
 
 uint64_t hki_fork_generation(void) { return atomic_load_explicit(&process.generation, memory_order_relaxed); }
 
+static void world_free(hki_world *w)
+{
+    for (uint32_t i = 0; i < w->n; i++) {
+        hki_segment_close(&w->segments[i]);
+        hki_close(w->bells[i].fd);
+    }
+    hki_free(w->segments);
+    hki_free(w->bells);
+    hki_free(w);
+}
+
 static void engine_free(hki_engine *e)
 {
     if (e->tcp) e->remote->close(e->tcp);
@@ -37,18 +48,12 @@ static void engine_free(hki_engine *e)
     }
     hki_close(e->epoll);
     hki_close(e->fd_listener);
-    if (!e->world) {
+    if (e->world) {
+        if (atomic_fetch_sub(&e->world->users, 1) == 1) world_free(e->world);
+    } else {
         hki_close(e->bell);
         if (e->segment) hki_segment_close(e->segment);
         hki_free(e->segment);
-    } else if (atomic_fetch_sub(&e->world->users, 1) == 1) {
-        for (uint32_t i = 0; i < e->world->n; i++) {
-            hki_segment_close(&e->world->segments[i]);
-            hki_close(e->world->bells[i].fd);
-        }
-        hki_free(e->world->segments);
-        hki_free(e->world->bells);
-        hki_free(e->world);
     }
     pthread_mutex_destroy(&e->lock);
     hki_free(e);
@@ -67,11 +72,13 @@ static hki_engine *engine_new(void)
 }
 
 /* The segment can be shared if the kernel gives memory files; otherwise it is private and every peer is reached by TCP. */
-static bool open_process_engine(hki_engine *e, char error[160])
+static bool open_process_engine(hki_engine *e, hk_status *status, char error[160])
 {
     e->segment = hki_alloc(sizeof *e->segment);
+    if (!e->segment) return *status = HK_NO_MEMORY, snprintf(error, 160, "out of memory"), false;
+    e->segment->fd = -1;
     e->bell = hki_bell_open(e->bell_name);
-    if (!e->segment || e->bell < 0 || e->epoll < 0) return snprintf(error, 160, "no descriptors or memory (see `ulimit -n`)"), false;
+    if (e->bell < 0 || e->epoll < 0) return snprintf(error, 160, "no descriptors or memory (see `ulimit -n`)"), false;
     size_t bytes = hki_segment_limit();
     int r = hki_segment_open(e->segment, bytes, true);
     if (r < 0) {
@@ -87,17 +94,18 @@ static bool open_process_engine(hki_engine *e, char error[160])
     return true;
 }
 
-hki_engine *hki_engine_get(char error[160])
+hki_engine *hki_engine_get(hk_status *status, char error[160])
 {
+    *status = HK_SYSTEM;
     pthread_once(&process.once, watch_forks);
     pthread_mutex_lock(&process.lock);
     if (!process.engine) {
         hki_engine *e = engine_new();
-        if (!e) snprintf(error, 160, "out of memory");
-        else if (open_process_engine(e, error)) process.engine = e;
+        if (!e) *status = HK_NO_MEMORY, snprintf(error, 160, "out of memory");
+        else if (open_process_engine(e, status, error)) process.engine = e;
         else engine_free(e);
     }
-    if (process.engine) process.engine->users++;
+    if (process.engine) process.engine->users++, *status = HK_OK;
     hki_engine *e = process.engine;
     pthread_mutex_unlock(&process.lock);
     return e;
@@ -122,10 +130,11 @@ static bool open_world(hki_world *w, hki_engine **engines, uint32_t n)
     w->segments = hki_alloc(n * sizeof *w->segments);
     w->bells = hki_alloc(n * sizeof *w->bells);
     if (!w->segments || !w->bells) return false;
+    for (uint32_t i = 0; i < n; i++) w->segments[i].fd = w->bells[i].fd = -1;
+    w->n = n;
     for (uint32_t i = 0; i < n; i++) {
         w->bells[i].fd = hki_bell_open(w->bells[i].name);
         if (w->bells[i].fd < 0 || hki_segment_open(&w->segments[i], bytes, false) < 0) return false;
-        w->n = i + 1;
         hki_engine *e = engines[i] = engine_new();
         if (!e) return false;
         e->world = w;
@@ -144,17 +153,14 @@ bool hki_engine_world(hki_engine **engines, uint32_t n, char error[160])
     pthread_once(&process.once, watch_forks);
     memset(engines, 0, n * sizeof *engines);
     hki_world *w = hki_alloc(sizeof *w);
-    if (w && open_world(w, engines, n)) return true;
-    snprintf(error, 160, "no memory or descriptors for %u ranks in one process", n);
-    bool freed = false;
-    for (uint32_t i = 0; i < n; i++)
-        if (engines[i]) engine_free(engines[i]), freed = true;
-    if (w && !freed) {
-        hki_free(w->segments);
-        hki_free(w->bells);
-        hki_free(w);
-    }
-    return false;
+    if (!w) return snprintf(error, 160, "out of memory"), false;
+    atomic_fetch_add(&w->users, 1); /* ours, until it stands */
+    const bool ok = open_world(w, engines, n);
+    if (!ok) snprintf(error, 160, "no memory or descriptors for %u ranks in one process", n);
+    for (uint32_t i = 0; !ok && i < n; i++)
+        if (engines[i]) engine_free(engines[i]);
+    if (atomic_fetch_sub(&w->users, 1) == 1) world_free(w);
+    return ok;
 }
 
 void hki_engine_pump(hki_engine *e)

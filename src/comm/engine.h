@@ -42,8 +42,8 @@ typedef struct hki_engine {
     uint64_t waits, sleeps;
 } hki_engine;
 
-/* The process-wide engine, counted; NULL with text in error. */
-hki_engine *hki_engine_get(char error[160]);
+/* The process-wide engine, counted; NULL with status and text. */
+hki_engine *hki_engine_get(hk_status *status, char error[160]);
 /* n engines of one world; false without memory or descriptors. */
 bool hki_engine_world(hki_engine **engines, uint32_t n, char error[160]);
 void hki_engine_put(hki_engine *);

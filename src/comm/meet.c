@@ -139,21 +139,21 @@ static void adopt(party *p, int fd, uint32_t r)
     pthread_mutex_unlock(&p->engine->lock);
 }
 
-/* The lowest rank of a host takes everyone's descriptor, then hands each all the others'. */
-static void lead(party *p)
+/* Takes the descriptors of the others of the host as they come; false if not all have by the deadline. */
+static bool take_all(party *p, int *fds, int *socks)
 {
-    int *fds = hki_alloc(p->ranks * sizeof *fds), *socks = hki_alloc(p->ranks * sizeof *socks);
     uint32_t expected = 0, got = 0;
-    for (uint32_t r = 0; fds && socks && r < p->ranks; r++) {
+    for (uint32_t r = 0; r < p->ranks; r++) {
         fds[r] = socks[r] = -1;
         expected += in_group(p, r) && !same_process(p, r);
     }
-    while (fds && socks && got < expected && hki_poll_fd(p->engine->fd_listener, false, p->deadline_us) == 1) {
+    while (got < expected && hki_poll_fd(p->engine->fd_listener, false, p->deadline_us) == 1) {
         const int s = hki_accept(p->engine->fd_listener);
         uint32_t r = UINT32_MAX;
         int fd = -1;
         if (s < 0) continue;
-        if (hki_recv_fd(s, &fd, &r, sizeof r, hki_min(p->deadline_us, hki_now_us() + 2000000)) || r >= p->ranks || fd < 0 || fds[r] >= 0 || !in_group(p, r)) {
+        const uint64_t until = hki_min(p->deadline_us, hki_now_us() + 2000000);
+        if (hki_recv_fd(s, &fd, &r, sizeof r, until) || r >= p->ranks || fd < 0 || fds[r] >= 0 || !in_group(p, r)) {
             hki_close(fd);
             hki_close(s);
             continue;
@@ -162,14 +162,24 @@ static void lead(party *p)
         socks[r] = s;
         got++;
     }
-    for (uint32_t to = 0; got == expected && to < p->ranks; to++)
-        for (uint32_t r = 0; socks[to] >= 0 && r < p->ranks; r++) {
-            if (r == to || !in_group(p, r)) continue;
-            hki_send_fd(socks[to], fds[r] >= 0 ? fds[r] : p->engine->segment->fd, &r, sizeof r);
+    return got == expected;
+}
+
+/* The lowest rank of a host takes everyone's descriptor, then hands each all the others'. */
+static void lead(party *p)
+{
+    int *fds = hki_alloc(p->ranks * sizeof *fds), *socks = hki_alloc(p->ranks * sizeof *socks);
+    if (fds && socks) {
+        const bool all = take_all(p, fds, socks);
+        for (uint32_t to = 0; all && to < p->ranks; to++)
+            for (uint32_t r = 0; socks[to] >= 0 && r < p->ranks; r++) {
+                if (r == to || !in_group(p, r)) continue;
+                hki_send_fd(socks[to], fds[r] >= 0 ? fds[r] : p->engine->segment->fd, &r, sizeof r);
+            }
+        for (uint32_t r = 0; r < p->ranks; r++) {
+            if (fds[r] >= 0) adopt(p, fds[r], r);
+            hki_close(socks[r]);
         }
-    for (uint32_t r = 0; fds && socks && r < p->ranks; r++) {
-        if (fds[r] >= 0) adopt(p, fds[r], r);
-        hki_close(socks[r]);
     }
     hki_free(fds);
     hki_free(socks);
@@ -482,8 +492,7 @@ static hk_status create_at(hk_comm **comm, hki_place *place, bool host, int list
     char error[HKI_MEETING_TEXT];
     hki_settings s;
     hk_status status = hki_settings_read(&s, config, error);
-    hki_engine *e = status ? NULL : hki_engine_get(error);
-    if (!status && !e) status = HK_SYSTEM;
+    hki_engine *e = status ? NULL : hki_engine_get(&status, error);
     const uint64_t deadline = hki_now_us() + s.init_timeout_us;
     hki_meeting *m = NULL;
     if (!status && host && listening[0] < 0 && listening[1] < 0) {
@@ -499,7 +508,8 @@ static hk_status create_at(hk_comm **comm, hki_place *place, bool host, int list
     }
     if (!status) {
         m = host ? hki_meeting_host(listening, place, ranks, rank) : hki_meeting_join(place, ranks, rank, deadline, error);
-        if (!m) status = HK_BOOT;
+        if (!m && host) snprintf(error, sizeof error, "out of memory");
+        if (!m) status = host ? HK_NO_MEMORY : HK_BOOT;
     }
     if (status) {
         if (host && !m) hki_close(listening[0]), hki_close(listening[1]);

@@ -177,7 +177,7 @@ static hk_status broken_already(hk_comm *comm)
 /* The entry is pinned. */
 static hk_status launch(hk_comm *comm, const given *g, hki_entry *e, size_t in, size_t out, uint64_t timeout_us, hk_request **request)
 {
-    hk_request *t = hki_task_new(comm, HKI_TASK_COLLECTIVE);
+    hk_request *t = hki_task_prepare(comm, &e->program) ? hki_task_new(comm, HKI_TASK_COLLECTIVE) : NULL;
     if (!t) {
         hki_cache_unpin(e);
         return hki_error(comm, HK_NO_MEMORY, "out of memory for a request");

@@ -96,7 +96,8 @@ static void match_waiting(hk_comm *comm, hk_request *r)
         *at = a->next;
         if (!a->next) comm->waiting_end = at;
         match(comm, r, a);
-        hki_free(a);
+        a->next = comm->free_announcements;
+        comm->free_announcements = a;
         return;
     }
 }
@@ -111,7 +112,9 @@ static void announced(hk_comm *comm, uint32_t from, const header *h, const uint8
     if (n > EAGER || (h->bytes <= EAGER ? n != h->bytes : n != 0) || h->dtype >= HK_DTYPES) return corrupt(comm, from);
     memcpy(here.payload, payload, n);
     if (try_match_new(comm, &here) || comm->broken) return;
-    hki_announcement *a = hki_alloc(sizeof *a);
+    hki_announcement *a = comm->free_announcements;
+    if (a) comm->free_announcements = a->next;
+    else a = hki_alloc(sizeof *a);
     if (!a) return hki_comm_fail(comm, HK_NO_MEMORY, comm->shape.rank, NULL, 0);
     *a = here;
     *comm->waiting_end = a;
@@ -245,11 +248,12 @@ uint32_t hki_p2p_waiting_for(const hk_request *t) { return t->peer; }
 
 void hki_p2p_free(hk_comm *comm)
 {
-    while (comm->waiting) {
-        hki_announcement *a = comm->waiting;
-        comm->waiting = a->next;
-        hki_free(a);
-    }
+    hki_announcement *lists[] = {comm->waiting, comm->free_announcements};
+    for (unsigned i = 0; i < HKI_COUNT(lists); i++)
+        for (hki_announcement *a = lists[i], *next; a; a = next) {
+            next = a->next;
+            hki_free(a);
+        }
 }
 
 /* ---- The public calls -------------------------------------------------------------------------------------------------- */

@@ -95,31 +95,52 @@ bool hki_task_clear(const hk_request *t)
     return true;
 }
 
-static bool grow(void **p, size_t *have, size_t want)
+static size_t temp_bytes(const hki_program *g) { return (g->windows < HKI_DEPTH ? 1 : HKI_DEPTH) * g->temp_bytes; }
+static size_t done_bytes(const hki_program *g) { return (size_t)HKI_DEPTH * g->plan->nsteps + 1; }
+
+static bool provide(const hki_store *have, hki_store *next, size_t want)
 {
-    if (want <= *have) return true;
+    if (want <= have->bytes || want <= next->bytes) return true;
     void *fresh = hki_alloc(want);
     if (!fresh) return false;
-    hki_free(*p);
-    *p = fresh;
-    *have = want;
+    hki_free(next->at);
+    *next = (hki_store){fresh, want};
     return true;
 }
 
-static bool start(hk_comm *comm, hk_request *t)
+bool hki_task_prepare(hk_comm *comm, const hki_program *g)
+{
+    for (uint32_t c = 0; c < HKI_CHANNELS; c++) {
+        hki_channel *ch = &comm->channels[c];
+        if (!provide(&ch->temp, &ch->next_temp, temp_bytes(g)) || !provide(&ch->done, &ch->next_done, done_bytes(g))) return false;
+    }
+    return true;
+}
+
+/* The channel is free: the larger store, if this task needs it, can take the place of the old one. */
+static void *take(hki_store *have, hki_store *next, size_t want)
+{
+    if (want > have->bytes) {
+        HKI_ASSERT(want <= next->bytes);
+        hki_free(have->at);
+        *have = *next;
+        *next = (hki_store){NULL, 0};
+    }
+    return have->at;
+}
+
+static void start(hk_comm *comm, hk_request *t)
 {
     hki_channel *ch = &comm->channels[t->channel];
     const hki_program *g = &t->entry->program;
-    const uint32_t depth = g->windows < HKI_DEPTH ? 1 : HKI_DEPTH;
-    if (!grow(&ch->temp, &ch->temp_bytes, depth * g->temp_bytes) ||
-        !grow((void **)&ch->done, &ch->done_bytes, (size_t)HKI_DEPTH * g->plan->nsteps + 1))
-        return false;
-    hki_run_start(&t->run, g, comm->ports[t->channel], t->in, t->out, ch->temp, t->fingerprint);
+    void *temp = take(&ch->temp, &ch->next_temp, temp_bytes(g));
+    take(&ch->done, &ch->next_done, done_bytes(g));
+    hki_run_start(&t->run, g, comm->ports[t->channel], t->in, t->out, temp, t->fingerprint);
     t->run.sources = ch->sources;
     t->run.places = ch->places;
+    t->run.marks = ch->marks;
     t->started = true;
-    if (comm->settings.executor == HKI_EVENT) hki_run_hand_over(&t->run, ch->done);
-    return true;
+    if (comm->settings.executor == HKI_EVENT) hki_run_hand_over(&t->run, ch->done.at);
 }
 
 void hki_task_finish(hk_request *t, hk_status status)
@@ -163,10 +184,7 @@ void hki_task_run_channel(hk_comm *comm, uint32_t channel)
         hk_request *t = ch->head;
         if (!t->started) {
             if (!hki_task_clear(t)) return;
-            if (!start(comm, t)) {
-                hki_comm_fail(comm, HK_NO_MEMORY, comm->shape.rank, t, 0);
-                return;
-            }
+            start(comm, t);
         }
         const uint32_t before = t->run.steps_done;
         const hki_run_state state = t->run.event ? hki_run_event(&t->run) : hki_run_inline(&t->run);
@@ -196,7 +214,7 @@ bool hki_comm_pump(hk_comm *comm)
         const bool was_blocked = t->started && !t->run.event;
         hki_task_run_channel(comm, c);
         if (was_blocked && ch->head == t && t->run.steps_done == done && !comm->broken && comm->settings.executor != HKI_INLINE)
-            hki_run_hand_over(&ch->head->run, ch->done);
+            hki_run_hand_over(&ch->head->run, ch->done.at);
     }
     if (comm->p2p_open && !comm->broken) hki_p2p_pump(comm);
     return comm->engine->progress != before;

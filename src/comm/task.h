@@ -86,14 +86,15 @@ struct hk_request {
     size_t moved;
 };
 
+typedef struct hki_store { void *at; size_t bytes; } hki_store;
+
 typedef struct hki_channel {
     hk_request *head, *tail;
-    void *temp;
-    size_t temp_bytes;
-    uint8_t *done;
-    size_t done_bytes;
+    hki_store temp, done;           /* of the task that runs */
+    hki_store next_temp, next_done; /* larger ones, for a task that waits */
     const void **sources;
     void **places;
+    uint32_t *marks;
 } hki_channel;
 
 typedef struct hki_group {
@@ -109,6 +110,8 @@ void hki_task_submit(hk_comm *, hk_request *);
 void hki_task_run_channel(hk_comm *, uint32_t channel);
 void hki_task_finish(hk_request *, hk_status);
 void hki_task_recycle(hk_request *);
+/* Makes sure that a task of that program finds its working memory on any channel: what can fail fails before anything is submitted. */
+bool hki_task_prepare(hk_comm *, const hki_program *);
 bool hki_task_clear(const hk_request *); /* no earlier unfinished task uses overlapping memory */
 bool hki_comm_pump(hk_comm *);           /* true if anything moved */
 

@@ -40,33 +40,36 @@ static bool hazards_done(const hki_run *r, uint32_t k, uint32_t i)
     return true;
 }
 
-/* Ranks whose lane the scan has passed over with a receive undone. A small filter with false positives would still be right (a step
- * is tried again in the next call); 256 bits are exact up to that many ranks. */
-typedef struct passed { uint64_t lanes[4]; bool sends; } passed;
+/* Lanes that the scan has passed over with a receive undone carry the scan's number in run->marks; the entry past the last rank holds
+ * the number itself. */
+typedef struct passed { uint32_t *marks, now; bool sends; } passed;
 
-static uint64_t *word(passed *p, uint32_t peer, uint64_t *bit)
+static passed new_scan(const hki_run *r)
 {
-    *bit = 1ull << (peer % 64);
-    return &p->lanes[peer / 64 % 4];
+    uint32_t *number = &r->marks[r->port->ranks];
+    if (++*number == 0) { /* wrapped: old marks could be taken for new ones */
+        memset(r->marks, 0, r->port->ranks * sizeof *r->marks);
+        *number = 1;
+    }
+    return (passed){.marks = r->marks, .now = *number};
+}
+
+static bool lane_free(passed *p, uint32_t peer, bool mark)
+{
+    const bool is_free = p->marks[peer] != p->now;
+    if (mark) p->marks[peer] = p->now;
+    return is_free;
 }
 
 static bool lanes_free(passed *p, const hki_plan *plan, const hki_step *s, bool mark)
 {
-    bool is_free = true;
-    uint64_t bit, *w;
-    if (s->kind == HKI_STEP_RECV || s->kind == HKI_STEP_AWAIT) {
-        w = word(p, s->peer, &bit);
-        is_free = !(*w & bit);
-        if (mark) *w |= bit;
-    }
+    if (s->kind == HKI_STEP_RECV || s->kind == HKI_STEP_AWAIT) return lane_free(p, s->peer, mark);
+    bool all = true;
     for (uint32_t k = 0; s->kind == HKI_STEP_REDUCE && k < s->nsrc; k++) {
         const hki_slice src = plan->srcs[s->src + k];
-        if (src.buf != HKI_MSG) continue;
-        w = word(p, src.first, &bit);
-        is_free = is_free && !(*w & bit);
-        if (mark) *w |= bit;
+        if (src.buf == HKI_MSG && !lane_free(p, src.first, mark)) all = false;
     }
-    return is_free;
+    return all;
 }
 
 /* One scan of one window; HKI_BROKEN ends the run. */
@@ -110,7 +113,7 @@ hki_run_state hki_run_event(hki_run *r)
     do {
         moved = false;
         r->waiting_for = UINT32_MAX;
-        passed p = {0};
+        passed p = new_scan(r);
         for (uint32_t c = r->window; c < windows && c < r->window + HKI_DEPTH; c++)
             if (scan(r, c, &p, &moved) == HKI_BROKEN) return HKI_RUN_FAILED;
         while (r->window < windows && r->left[r->window % HKI_DEPTH] == 0) {

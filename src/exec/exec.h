@@ -38,9 +38,10 @@ typedef struct hki_run {
     bool event;
     uint8_t *done[HKI_DEPTH];   /* nsteps bytes each */
     uint32_t left[HKI_DEPTH], first[HKI_DEPTH]; /* steps not done; first step that may not be done */
-    /* Working storage for one step, `ranks` entries each, owned by the caller. */
+    /* Working storage of one call, owned by the caller, zeroed when made: 2 * ranks, ranks + 1 and ranks + 1 entries. */
     const void **sources;
     void **places;
+    uint32_t *marks;
     /* What the last call lacked. */
     uint32_t waiting_for;       /* rank, UINT32_MAX = none */
     bool waits_to_send;

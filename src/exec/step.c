@@ -90,7 +90,7 @@ static hki_go outgoing(hki_run *r, const hki_step *s, size_t bytes, uint32_t *np
 {
     const hki_go go = r->port->ops->reserve(r->port, r->program->plan->peers + s->to, s->nto, bytes, r->places, nplaces);
     if (HKI_LIKELY(go == HKI_GO)) return go;
-    return go == HKI_NOT_YET ? lacking(r, r->program->plan->peers[s->to], true) : broken(r, r->port->status, r->port->culprit);
+    return go == HKI_NOT_YET ? lacking(r, r->port->holder, true) : broken(r, r->port->status, r->port->culprit);
 }
 
 static hki_go try_token(hki_run *r, const hki_step *s)

@@ -183,7 +183,7 @@ static bool slot_free(shm_port *p)
     const reader *r = p->readers + (size_t)p->slot * p->port.ranks;
     uint32_t *left = &p->slot_readers[p->slot];
     for (; *left; --*left)
-        if (!passed(p, r[*left - 1].peer, r[*left - 1].seq)) return false;
+        if (!passed(p, r[*left - 1].peer, r[*left - 1].seq)) return p->port.holder = r[*left - 1].peer, false;
     return true;
 }
 
@@ -193,7 +193,7 @@ static hki_go reserve(hki_port *port, const uint32_t *peers, uint32_t n, size_t 
     HKI_ASSERT(bytes <= port->slot_bytes);
     for (uint32_t i = 0; i < n; i++)
         if (p->sent[peers[i]] - p->acked[peers[i]] >= HKI_SHM_LINES && !passed(p, peers[i], p->sent[peers[i]] + 1 - HKI_SHM_LINES))
-            return HKI_NOT_YET;
+            return port->holder = peers[i], HKI_NOT_YET;
     *nat = 1;
     if (bytes <= HKI_SHM_INLINE) {
         at[0] = p->scratch;

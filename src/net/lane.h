@@ -44,6 +44,7 @@ struct hki_port {
     size_t slot_bytes;
     hk_status status;   /* after HKI_BROKEN */
     uint32_t culprit;   /* the rank whose link broke or whose bytes are wrong */
+    uint32_t holder;    /* after HKI_NOT_YET from reserve: the rank that has to take a message first */
     hk_link_stats stats;
 };
 

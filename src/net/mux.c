@@ -15,6 +15,7 @@ static hki_port *via(mux_port *m, uint32_t peer) { return m->is_near[peer] ? m->
 static hki_go pass_on(mux_port *m, hki_port *from, hki_go go)
 {
     if (go == HKI_BROKEN) hki_port_break(&m->port, from->status, from->culprit);
+    if (go == HKI_NOT_YET) m->port.holder = from->holder;
     return go;
 }
 

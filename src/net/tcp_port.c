@@ -23,7 +23,8 @@ static hki_go reserve(hki_port *port, const uint32_t *peers, uint32_t n, size_t 
     HKI_ASSERT(bytes <= port->slot_bytes);
     for (uint32_t i = 0; i < n; i++) {
         hki_link *l = outgoing(p, peers[i]);
-        if (!l || l->q_used == p->comm->shape.slots || l->state == HKI_CLOSED) return HKI_NOT_YET; /* a broken link is reported by the check */
+        if (!l || l->q_used == p->comm->shape.slots || l->state == HKI_CLOSED) /* a broken link is reported by the check */
+            return port->holder = peers[i], HKI_NOT_YET;
         at[i] = tail(p, l) + HKI_FRAME_HEAD;
     }
     *nat = n;
