@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Memory runs out: each allocation of a call is made to fail in turn. The call must say so, leave nothing behind (memory: LSan;
- * descriptors and address space: counted here) and succeed when tried again. And once a shape was used, its calls allocate nothing. */
+ * descriptors and address space: counted here) and succeed when tried again. Once a shape was used its calls allocate nothing. */
 #include "algo/plans_test.h"
 #include "base/base.h"
 
@@ -144,7 +144,8 @@ static void test_plans(void **state)
             char name[96];
             snprintf(name, sizeof name, "%s by %s", hki_op_name((hki_op)op), (*a)->name);
             plan_algo = *a;
-            plan_call = (hki_call){.op = (hki_op)op, .ranks = 7, .rank = 3, .dtype = HK_F32, .count = 1000, .red = sum_of(7, HKI_FINISH_AVG, true)};
+            plan_call = (hki_call){.op = (hki_op)op, .ranks = 7, .rank = 3, .dtype = HK_F32, .count = 1000};
+            plan_call.red = sum_of(7, HKI_FINISH_AVG, true);
             if (op == HKI_REDUCE_SCATTER_V || op == HKI_ALL_TO_ALL_V) plan_call.in_counts = counts;
             if (op == HKI_ALL_GATHER_V || op == HKI_ALL_TO_ALL_V) plan_call.out_counts = counts;
             torture(&(scene){name, plan_new, build_plan, plan_free, HK_NO_MEMORY});
@@ -199,21 +200,25 @@ static void test_create_local(void **state)
     torture(&(scene){"hk_comm_create_local, tcp", NULL, create_three_tcp, NULL, HK_SYSTEM});
 }
 
-static hk_status reduced(hk_status status, hk_comm *comm)
+/* status, or that the results are not the values. */
+static hk_status reduced(hk_status status)
 {
     for (int i = 0; i < 64 && !status; i++)
         if (results[i] != values[i]) return HK_CORRUPT;
     return status;
 }
 
-static hk_status first_all_reduce(void) { return reduced(hk_all_reduce(values, results, 64, HK_F32, HK_SUM, comms[0], NULL, NULL), comms[0]); }
+static hk_status first_all_reduce(void)
+{
+    return reduced(hk_all_reduce(values, results, 64, HK_F32, HK_SUM, comms[0], NULL, NULL));
+}
 
 static hk_status with_request(void)
 {
     hk_request *r = NULL;
     const hk_status status = hk_all_reduce(values, results, 64, HK_F32, HK_SUM, comms[0], NULL, &r);
     if (status && r) return HK_SYSTEM;
-    return reduced(status ? status : hk_wait(&r), comms[0]);
+    return reduced(status ? status : hk_wait(&r));
 }
 
 static hk_status in_group(void)
@@ -225,7 +230,7 @@ static hk_status in_group(void)
     /* What failed was left out. A send without its receive would never end: the other half is asked for again. */
     if (!sent && received && hk_recv(results, 64, HK_F32, 0, comms[0], NULL, NULL)) return HK_SYSTEM;
     status = hk_group_end(comms[0], NULL);
-    return reduced(status ? status : received, comms[0]);
+    return reduced(status ? status : received);
 }
 
 static hk_status requests_to_self(void)
@@ -236,7 +241,21 @@ static hk_status requests_to_self(void)
     status = hk_send(values, 64, HK_F32, 0, comms[0], NULL, &r[1]);
     if (status && hk_send(values, 64, HK_F32, 0, comms[0], NULL, &r[1])) return HK_SYSTEM;
     const hk_status waited = hk_wait_all(r, 2);
-    return reduced(status ? status : waited, comms[0]);
+    return reduced(status ? status : waited);
+}
+
+/* The message comes before anybody waits for it. */
+static hk_status unexpected(void)
+{
+    hk_request *r = NULL;
+    hk_status status = hk_send(values, 64, HK_F32, 0, comms[0], NULL, &r);
+    if (status) return status;
+    int done; /* twice: out on the lane, off the lane */
+    if ((status = hk_test(&r, &done)) || (status = hk_test(&r, &done))) return status;
+    status = hk_recv(results, 64, HK_F32, 0, comms[0], NULL, NULL);
+    if (status && hk_recv(results, 64, HK_F32, 0, comms[0], NULL, NULL)) return HK_SYSTEM;
+    const hk_status sent = hk_wait(&r);
+    return reduced(status ? status : sent);
 }
 
 static void test_operations(void **state)
@@ -245,9 +264,11 @@ static void test_operations(void **state)
     torture(&(scene){"first all_reduce, request", one_rank, with_request, no_ranks, HK_NO_MEMORY});
     torture(&(scene){"group of send and recv", one_rank, in_group, no_ranks, HK_NO_MEMORY});
     torture(&(scene){"send and recv, requests", one_rank, requests_to_self, no_ranks, HK_NO_MEMORY});
+    /* KNOWN TO FAIL until an announcement for which there is no memory stays on its lane (src/comm/p2p.c). */
+    torture(&(scene){"send before recv", one_rank, unexpected, no_ranks, HK_OK});
 }
 
-/* Plans that take the place of others in the cache and cannot be finished: calls of the plan that was there are right all the same. */
+/* Plans that take the place of others in the cache and cannot be finished: calls of the plan that was there stay right. */
 static void test_cache(void **state)
 {
     hki_prng g = {1};
@@ -282,7 +303,7 @@ static hk_status use_child(hk_status status)
     status = hk_all_reduce(values, results, 64, HK_F32, HK_SUM, child, NULL, NULL);
     const hk_status ended = hk_comm_destroy(child);
     child = NULL;
-    return reduced(status ? status : ended, comms[0]);
+    return reduced(status ? status : ended);
 }
 
 static hk_status split(void) { return use_child(hk_comm_split(comms[0], 0, 0, &child)); }
@@ -438,7 +459,8 @@ static hk_status group_after_failure(two *t)
 static void test_two_ranks_mean_the_same(void **state)
 {
     complaints = 0;
-    for (fail_at = 1; fail_at <= 2; fail_at++) run_ranks(2, split_after_failure, 2000000); /* later ones fail while peers are waited for */
+    /* Of a split, what is allocated before anything was sent; later failures are the parent's. */
+    for (fail_at = 1; fail_at <= 2; fail_at++) run_ranks(2, split_after_failure, 2000000);
     for (fail_at = 1; fail_at <= 6; fail_at++) run_ranks(2, group_after_failure, 2000000);
     assert_int_equal(complaints, 0);
 }
@@ -451,21 +473,21 @@ static const shape *shape_now;
 
 static hk_status finish(hk_status status, hk_request **r) { return status || !r ? status : hk_wait(r); }
 
-static hk_status operation(two *t, float *a, float *b, bool *counts)
+static hk_status operation(two *t, float *a, float *b)
 {
     const shape *s = shape_now;
     const int n = hk_comm_ranks(t->comm), other = (t->rank + 1) % n;
-    hk_request *one = NULL, *two_ = NULL, **r = s->requests ? &one : NULL;
+    hk_request *one = NULL, *back = NULL, **r = s->requests ? &one : NULL;
     const size_t c = (size_t)s->count;
     if (!strcmp(s->name, "all_reduce")) return finish(hk_all_reduce(a, b, c, HK_F32, HK_SUM, t->comm, NULL, r), r);
     if (!strcmp(s->name, "all_gather")) return finish(hk_all_gather(a, b, c, HK_F32, t->comm, NULL, r), r);
     if (!strcmp(s->name, "broadcast")) return finish(hk_broadcast(a, b, c, HK_F32, 0, t->comm, NULL, r), r);
     if (!strcmp(s->name, "barrier")) return finish(hk_barrier(t->comm, NULL, r), r);
-    if (n > 1 && !s->requests)
-        return t->rank == 0 ? hk_send(a, c, HK_F32, other, t->comm, NULL, NULL) : hk_recv(b, c, HK_F32, other, t->comm, NULL, NULL);
+    if (n > 1 && !s->requests && t->rank == 0) return hk_send(a, c, HK_F32, other, t->comm, NULL, NULL);
+    if (n > 1 && !s->requests) return hk_recv(b, c, HK_F32, other, t->comm, NULL, NULL);
     hk_status status = hk_recv(b, c, HK_F32, other, t->comm, NULL, &one);
-    if (!status) status = hk_send(a, c, HK_F32, other, t->comm, NULL, &two_);
-    const hk_status first = hk_wait(&one), second = hk_wait(&two_);
+    if (!status) status = hk_send(a, c, HK_F32, other, t->comm, NULL, &back);
+    const hk_status first = hk_wait(&one), second = hk_wait(&back);
     return status ? status : first ? first : second;
 }
 
@@ -473,11 +495,11 @@ static hk_status repeat(two *t)
 {
     float *a = hki_alloc(COUNT * sizeof *a), *b = hki_alloc(2 * COUNT * sizeof *b);
     hk_status status = a && b ? HK_OK : HK_NO_MEMORY;
-    if (!status) status = operation(t, a, b, NULL);
+    if (!status) status = operation(t, a, b);
     pthread_barrier_wait(t->meet);
     const uint64_t before = hki_alloc_count();
     pthread_barrier_wait(t->meet);
-    for (int i = 0; i < (LIGHT ? 20 : 200) && !status; i++) status = operation(t, a, b, NULL);
+    for (int i = 0; i < (LIGHT ? 20 : 200) && !status; i++) status = operation(t, a, b);
     pthread_barrier_wait(t->meet);
     const uint64_t allocated = hki_alloc_count() - before;
     /* A send may come before its receive for the first time at any time: each rank keeps room for one. */
@@ -511,9 +533,9 @@ int main(int argc, char **argv)
 {
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_plans),   cmocka_unit_test(test_create_local),            cmocka_unit_test(test_operations),
-        cmocka_unit_test(test_cache), cmocka_unit_test(test_derived), cmocka_unit_test(test_handles),                 cmocka_unit_test(test_two_ranks_mean_the_same),
-        cmocka_unit_test(test_no_allocations),
+        cmocka_unit_test(test_plans), cmocka_unit_test(test_create_local), cmocka_unit_test(test_operations),
+        cmocka_unit_test(test_cache), cmocka_unit_test(test_derived), cmocka_unit_test(test_handles),
+        cmocka_unit_test(test_two_ranks_mean_the_same), cmocka_unit_test(test_no_allocations),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -28,10 +28,14 @@ typedef struct hki_meeting hki_meeting;
 /* Opens the place's listening sockets in out[0..2) (-1: none). port 0 with `any_port` picks one and stores it. -errno on failure. */
 int hki_place_listen(hki_place *, bool any_port, int out[2]);
 
+/* Called again and again while a meeting waits; true: there is something to keep moving, call again within milliseconds. */
+typedef struct hki_idle { bool (*call)(void *); void *arg; } hki_idle;
+
 /* The host's end; takes the listening sockets over. NULL without memory. */
-hki_meeting *hki_meeting_host(const int listening[2], const hki_place *, uint32_t ranks, uint32_t rank);
+hki_meeting *hki_meeting_host(const int listening[2], const hki_place *, uint32_t ranks, uint32_t rank, hki_idle idle);
 /* Another rank's end: connects, with patience, until the deadline. NULL with text. */
-hki_meeting *hki_meeting_join(const hki_place *, uint32_t ranks, uint32_t rank, uint64_t deadline_us, char text[HKI_MEETING_TEXT]);
+hki_meeting *hki_meeting_join(const hki_place *, uint32_t ranks, uint32_t rank, hki_idle idle, uint64_t deadline_us,
+                              char text[HKI_MEETING_TEXT]);
 
 /* all (ranks * bytes) = everybody's mine (bytes), on every rank. The same bytes on all ranks. On failure text names who is missing. */
 hk_status hki_meeting_swap(hki_meeting *, const void *mine, void *all, size_t bytes, uint64_t deadline_us, char text[HKI_MEETING_TEXT]);

@@ -35,6 +35,7 @@ struct hki_meeting {
     guest *guests;          /* host: room for ranks + STRANGERS */
     uint32_t nguests;
     int fd;                 /* others */
+    hki_idle idle;
 };
 
 static void put_head(uint8_t *h, int kind, const hki_meeting *m, uint32_t bytes)
@@ -61,7 +62,7 @@ int hki_place_listen(hki_place *p, bool any_port, int out[2])
     return out[1];
 }
 
-hki_meeting *hki_meeting_host(const int listening[2], const hki_place *p, uint32_t ranks, uint32_t rank)
+hki_meeting *hki_meeting_host(const int listening[2], const hki_place *p, uint32_t ranks, uint32_t rank, hki_idle idle)
 {
     hki_meeting *m = hki_alloc(sizeof *m);
     guest *guests = hki_alloc((ranks + STRANGERS) * sizeof *guests);
@@ -70,7 +71,8 @@ hki_meeting *hki_meeting_host(const int listening[2], const hki_place *p, uint32
         hki_free(guests);
         return NULL;
     }
-    *m = (hki_meeting){.ranks = ranks, .rank = rank, .job = p->job, .guests = guests, .fd = -1, .listening = {listening[0], listening[1]}};
+    *m = (hki_meeting){.ranks = ranks, .rank = rank, .job = p->job, .guests = guests, .fd = -1, .idle = idle,
+                       .listening = {listening[0], listening[1]}};
     memcpy(m->shown, p->shown, sizeof m->shown);
     return m;
 }
@@ -108,15 +110,17 @@ static bool present(const hki_meeting *m, uint32_t rank)
     return rank == m->rank;
 }
 
-static void missing_text(const hki_meeting *m, char text[HKI_MEETING_TEXT])
+/* Who has not come; or, if all have, who came and has been silent since. */
+static void missing_text(const hki_meeting *m, size_t bytes, char text[HKI_MEETING_TEXT])
 {
-    int n = snprintf(text, HKI_MEETING_TEXT, "at %.80s: did not come in time: rank", m->shown);
-    uint32_t left = 0;
-    for (uint32_t r = 0; r < m->ranks; r++) {
-        if (present(m, r)) continue;
-        if (++left <= 8) n += snprintf(text + n, (size_t)(HKI_MEETING_TEXT - n), " %u", r);
-    }
-    snprintf(text + n, (size_t)(HKI_MEETING_TEXT - n), "%s (%u of %u are here)", left > 8 ? " ..." : "", m->ranks - left, m->ranks);
+    uint32_t absent = 0, named = 0;
+    for (uint32_t r = 0; r < m->ranks; r++) absent += !present(m, r);
+    int n = snprintf(text, HKI_MEETING_TEXT, "at %.80s: %s: rank", m->shown, absent ? "did not come in time" : "came, but fell silent (stopped?)");
+    for (uint32_t r = 0; r < m->ranks && absent; r++)
+        if (!present(m, r) && ++named <= 8) n += snprintf(text + n, (size_t)(HKI_MEETING_TEXT - n), " %u", r);
+    for (uint32_t i = 0; i < m->nguests && !absent; i++)
+        if (m->guests[i].got < HEAD + bytes && ++named <= 8) n += snprintf(text + n, (size_t)(HKI_MEETING_TEXT - n), " %u", m->guests[i].rank);
+    snprintf(text + n, (size_t)(HKI_MEETING_TEXT - n), "%s (%u of %u are here)", named > 8 ? " ..." : "", m->ranks - absent, m->ranks);
 }
 
 /* A complete head of a newcomer. false: refused (the guest is to be dropped), with `fatal` text if the whole meeting fails. */
@@ -192,10 +196,10 @@ static hk_status collect(hki_meeting *m, uint8_t *all, size_t bytes, uint64_t de
         }
         if (*text || heard_all == m->ranks) break;
         if (hki_now_us() >= deadline_us) {
-            missing_text(m, text);
+            missing_text(m, bytes, text);
             break;
         }
-        wait_for_any(m, p, bytes, (int)hki_min(100, (deadline_us - hki_now_us()) / 1000 + 1));
+        wait_for_any(m, p, bytes, (int)hki_min(m->idle.call(m->idle.arg) ? 2 : 100, (deadline_us - hki_now_us()) / 1000 + 1));
     }
     if (*text) status = HK_BOOT;
     hki_free(p);
@@ -220,6 +224,15 @@ static void tell_late_comers(hki_meeting *m, const char *why)
     }
 }
 
+/* Guest i has gone in the middle of a round: the others read why instead of their next answer. */
+static hk_status tell_all(hki_meeting *m, uint32_t i, char *text)
+{
+    snprintf(text, HKI_MEETING_TEXT, "rank %u left while the ranks were meeting", m->guests[i].rank);
+    for (uint32_t j = 0; j < m->nguests; j++)
+        if (j != i) refuse(m, m->guests[j].fd, text);
+    return HK_BOOT;
+}
+
 static hk_status host_swap(hki_meeting *m, const void *mine, uint8_t *all, size_t bytes, uint64_t deadline_us, char *text)
 {
     memcpy(all + m->rank * bytes, mine, bytes);
@@ -232,7 +245,7 @@ static hk_status host_swap(hki_meeting *m, const void *mine, uint8_t *all, size_
         if (status) refuse(m, g->fd, text);
         else if (g->rank < m->ranks &&
                  (hki_write_full(g->fd, head, HEAD, deadline_us) || hki_write_full(g->fd, all, m->ranks * bytes, deadline_us)))
-            return snprintf(text, HKI_MEETING_TEXT, "rank %u left while the ranks were meeting", g->rank), HK_BOOT;
+            return tell_all(m, i, text);
     }
     if (status && m->round == 0 && hki_now_us() < deadline_us) tell_late_comers(m, text);
     m->round++;
@@ -256,7 +269,8 @@ static int attempt(const hki_place *p, uint64_t until_us)
     return fd;
 }
 
-hki_meeting *hki_meeting_join(const hki_place *p, uint32_t ranks, uint32_t rank, uint64_t deadline_us, char text[HKI_MEETING_TEXT])
+hki_meeting *hki_meeting_join(const hki_place *p, uint32_t ranks, uint32_t rank, hki_idle idle, uint64_t deadline_us,
+                              char text[HKI_MEETING_TEXT])
 {
     hki_meeting *m = hki_alloc(sizeof *m);
     if (!m) return snprintf(text, HKI_MEETING_TEXT, "out of memory"), NULL;
@@ -266,7 +280,7 @@ hki_meeting *hki_meeting_join(const hki_place *p, uint32_t ranks, uint32_t rank,
         const uint64_t now = hki_now_us();
         const int fd = attempt(p, hki_min(deadline_us, now + 2000000));
         if (fd >= 0) {
-            *m = (hki_meeting){.ranks = ranks, .rank = rank, .job = p->job, .fd = fd, .listening = {-1, -1}};
+            *m = (hki_meeting){.ranks = ranks, .rank = rank, .job = p->job, .fd = fd, .idle = idle, .listening = {-1, -1}};
             memcpy(m->shown, p->shown, sizeof m->shown);
             return m;
         }
@@ -278,7 +292,17 @@ hki_meeting *hki_meeting_join(const hki_place *p, uint32_t ranks, uint32_t rank,
         }
         /* Back off with jitter, so that many ranks do not come again at the same moment. */
         hki_poll_fd(-1, false, hki_min(deadline_us, hki_now_us() + pause_us / 2 + hki_prng_below(&chance, pause_us)));
-        pause_us = hki_min(pause_us * 2, 50000);
+        pause_us = hki_min(pause_us * 2, idle.call(idle.arg) ? 2000 : 50000);
+    }
+}
+
+/* Waits until there is something to read, and keeps this rank's other work moving. */
+static bool patient(hki_meeting *m, uint64_t until)
+{
+    for (;;) {
+        const uint64_t now = hki_now_us(), slice = m->idle.call(m->idle.arg) ? 2000 : 100000;
+        if (hki_poll_fd(m->fd, false, hki_min(until, now + slice))) return true;
+        if (now >= until) return false;
     }
 }
 
@@ -291,8 +315,8 @@ static hk_status guest_swap(hki_meeting *m, const void *mine, uint8_t *all, size
     int r = hki_write_full(m->fd, head, HEAD, until);
     if (!r) r = hki_write_full(m->fd, mine, bytes, until);
     const int sent = r;
-    r = hki_read_full(m->fd, head, HEAD, until); /* a refusal may be waiting even if writing failed */
-    if (r) return snprintf(text, HKI_MEETING_TEXT, "at %.80s: %s", m->shown, r == -ETIMEDOUT ? "no answer in time" : "the meeting was closed (did a rank fail?)"), HK_BOOT;
+    r = patient(m, until) ? hki_read_full(m->fd, head, HEAD, until) : -ETIMEDOUT; /* a refusal may be waiting even if writing failed */
+    if (r) return snprintf(text, HKI_MEETING_TEXT, "at %.80s: %s", m->shown, r == -ETIMEDOUT ? "no answer in time" : "the rank that hosts the meeting (rank 0, or the maker of the id) died or failed"), HK_BOOT;
     const uint32_t n = hki_get32(head + 24);
     const uint16_t kind = hki_get16(head + 6);
     if (hki_get32(head) == MAGIC && kind == REFUSE && n == HKI_MEETING_TEXT) {

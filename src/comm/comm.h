@@ -73,7 +73,7 @@ struct hk_comm {
     struct hki_use { struct hki_use *next; uint64_t key, uses; } *uses;
     /* end */
     _Atomic bool aborted;
-    bool broken, leaving;
+    bool broken, leaving; /* leaving: inside hk_comm_destroy */
     hki_notice notice;
     char error[HKI_TEXT];
     uint64_t operations, operation_bytes, waits, sleeps;
@@ -93,6 +93,8 @@ hk_status hki_settings_read(hki_settings *, const hk_config *, char error[160]);
 hk_status hki_comm_make(hk_comm **, hki_engine *, const hki_settings *, hki_peers *block, hki_peer **peers, uint32_t ranks, uint32_t rank,
                         uint64_t uid, char error[160]);
 void hki_comm_free(hk_comm *);
+/* A rank that has not taken all that this one sent it, or UINT32_MAX. */
+uint32_t hki_comm_undrained(hk_comm *);
 void hki_comm_show_launcher(hk_comm *); /* from now on the launcher sees what this rank does */
 bool hki_comm_local(const hk_comm *, uint32_t rank); /* reached by shared memory? */
 
@@ -127,6 +129,9 @@ uint32_t hki_p2p_waiting_for(const hk_request *); /* rank or UINT32_MAX */
 bool hki_wait(hki_engine *, hk_request *const *requests, size_t n, bool all, uint64_t give_up_us);
 /* Pumps until done(arg) or the deadline. */
 bool hki_wait_until(hki_engine *, bool (*done)(void *), void *arg, uint64_t give_up_us);
+/* Before a call that waited returns: what it sent has left for the kernel, as nobody may be in the library for long to send it later.
+ * Gives up after timeout_us; the links then go on when somebody is. */
+void hki_flush(hk_comm *, uint64_t timeout_us);
 
 /* ---- ops.c */
 /* A call that cannot be part of a group, made inside one by this thread: HK_INVALID. The lock is not held. */

@@ -154,15 +154,31 @@ static bool all_told(void *arg)
     return comm->engine->remote->fail(comm->tcp, &comm->notice);
 }
 
+uint32_t hki_comm_undrained(hk_comm *comm)
+{
+    for (uint32_t c = 0; c <= HKI_CHANNELS; c++)
+        for (uint32_t r = 0; r < comm->shape.ranks; r++)
+            if (r != comm->shape.rank && comm->ports[c]->ops->unread(comm->ports[c], r)) return r;
+    return UINT32_MAX;
+}
+
 static bool drained(void *arg)
 {
     hk_comm *comm = arg;
-    if (comm->broken) return true;
-    if (comm->unfinished) return false;
-    for (uint32_t c = 0; c <= HKI_CHANNELS; c++)
-        for (uint32_t r = 0; r < comm->shape.ranks; r++)
-            if (r != comm->shape.rank && comm->ports[c]->ops->unread(comm->ports[c], r)) return false;
-    return true;
+    return comm->broken || (!comm->unfinished && hki_comm_undrained(comm) == UINT32_MAX);
+}
+
+/* Waits until the peers have taken what this rank sent; what cannot be is a failure like any other. */
+static void drain(hk_comm *comm)
+{
+    const uint64_t limit = hki_now_us() + comm->settings.timeout_us;
+    comm->leaving = true;
+    if (!comm->broken && !hki_wait_until(comm->engine, drained, comm, limit)) {
+        const uint32_t rank = hki_comm_undrained(comm);
+        hki_comm_fail(comm, HK_TIMEOUT, rank < comm->shape.ranks ? rank : comm->shape.rank, comm->tasks, hki_now_us());
+    }
+    hki_comm_check(comm, hki_now_us()); /* the last chance to see that the calls of the ranks differed */
+    if (comm->broken && comm->tcp) hki_wait_until(comm->engine, all_told, comm, hki_now_us() + 800000);
 }
 
 HK_API hk_status hk_comm_destroy(hk_comm *comm)
@@ -173,10 +189,7 @@ HK_API hk_status hk_comm_destroy(hk_comm *comm)
     if ((status = hki_outside_group(comm, "hk_comm_destroy"))) return status;
     hki_engine *e = comm->engine;
     pthread_mutex_lock(&e->lock);
-    const uint64_t limit = hki_now_us() + comm->settings.timeout_us;
-    if (!comm->broken && !hki_wait_until(e, drained, comm, limit)) hki_comm_fail(comm, HK_TIMEOUT, comm->shape.rank, comm->tasks, hki_now_us());
-    hki_comm_check(comm, hki_now_us()); /* the last chance to see that the calls of the ranks differed */
-    if (comm->broken && comm->tcp) hki_wait_until(e, all_told, comm, hki_now_us() + 800000);
+    drain(comm);
     status = comm->broken ? (hk_status)comm->notice.status : HK_OK;
     hk_comm **at = &e->comms;
     while (*at != comm) at = &(*at)->next;

@@ -156,6 +156,21 @@ static bool look_after(hk_comm *comm, const hk_request *t, uint32_t rank, uint64
     return true;
 }
 
+/* Who is to blame for a wait: a rank that itself waits (and was seen to within the last slices) is not; who it waits for may be. Near
+ * ranks only: what far ones wait for is not known here. */
+static uint32_t root_of(hk_comm *comm, uint32_t rank, uint64_t now_us)
+{
+    uint32_t at = rank;
+    for (uint32_t k = 0; k < comm->shape.ranks && at < comm->shape.ranks && hki_comm_local(comm, at); k++) {
+        const hki_area_head *h = hki_area_of(&comm->area, at);
+        if (!h || hki_area_left(&comm->area, at) || atomic_load(&h->now.state) != 2 || atomic_load(&h->now.seen_us) + 250000 < now_us) return at;
+        const uint32_t next = atomic_load(&h->now.waiting_for);
+        if (next >= comm->shape.ranks || next == comm->shape.rank) return at;
+        at = next;
+    }
+    return at < comm->shape.ranks ? at : rank;
+}
+
 static void stall_line(hk_comm *comm, hk_request *t, uint32_t rank, uint64_t now_us)
 {
     char what[112], who[160];
@@ -169,12 +184,13 @@ static void stall_line(hk_comm *comm, hk_request *t, uint32_t rank, uint64_t now
 }
 
 /* Slow enough to tell everything: where the operation is, for whom it waits, and to those who look at the area too. */
-static void show(hk_comm *comm, const hk_request *t, uint32_t waiting)
+static void show(hk_comm *comm, const hk_request *t, uint32_t waiting, uint64_t now_us)
 {
     hki_now *now = comm->now, *area = &hki_area_mine(&comm->area)->now;
     atomic_store_explicit(&now->waiting_for, waiting, memory_order_relaxed);
     atomic_store_explicit(&now->state, 2, memory_order_relaxed);
     atomic_store_explicit(&now->since_us, t->issued_us, memory_order_relaxed);
+    atomic_store_explicit(&now->seen_us, now_us, memory_order_relaxed);
     atomic_store_explicit(&now->op, t->desc->op, memory_order_relaxed);
     atomic_store_explicit(&now->count, t->desc->count, memory_order_relaxed);
     atomic_store_explicit(&now->bytes, hki_max(t->in_bytes, t->out_bytes), memory_order_relaxed);
@@ -199,12 +215,12 @@ static bool check_task(hk_comm *comm, hk_request *t, uint64_t now_us)
     const uint32_t rank = waited_for(t);
     const bool active = t->kind == HKI_TASK_SEND || t->kind == HKI_TASK_RECV || t->started;
     if (active) {
-        show(comm, t, rank);
+        show(comm, t, rank, now_us);
         if (!look_after(comm, t, rank, now_us)) return false;
         if (now_us >= t->next_stall_us) stall_line(comm, t, rank, now_us);
     }
     if (now_us - t->issued_us < t->timeout_us) return true;
-    if (!adopt(comm, now_us)) hki_comm_fail(comm, HK_TIMEOUT, rank < comm->shape.ranks ? rank : comm->shape.rank, t, now_us);
+    if (!adopt(comm, now_us)) hki_comm_fail(comm, HK_TIMEOUT, rank < comm->shape.ranks ? root_of(comm, rank, now_us) : comm->shape.rank, t, now_us);
     return false;
 }
 
@@ -216,6 +232,7 @@ void hki_comm_check(hk_comm *comm, uint64_t now_us)
         return;
     }
     if (adopt(comm, now_us) || !compare_histories(comm, now_us)) return;
+    if (comm->leaving && !look_after(comm, comm->tasks, hki_comm_undrained(comm), now_us)) return;
     for (hk_request *t = comm->tasks; t; t = t->next)
         if (t->kind != HKI_TASK_GROUP && !check_task(comm, t, now_us)) return;
 }

@@ -486,6 +486,20 @@ static bool claim(uint64_t job, int listening[2])
     return found;
 }
 
+/* While ranks meet, this rank's other communicators go on: a peer may have to finish an operation with it before it can come. */
+static bool go_on(void *arg)
+{
+    hki_engine *e = arg;
+    pthread_mutex_lock(&e->lock);
+    const bool busy = e->comms != NULL;
+    if (busy) {
+        hki_engine_pump(e);
+        hki_engine_check(e, hki_now_us());
+    }
+    pthread_mutex_unlock(&e->lock);
+    return busy;
+}
+
 /* host: this rank listens at the place (listening[]: already open, or both -1). */
 static hk_status create_at(hk_comm **comm, hki_place *place, bool host, int listening[2], uint32_t ranks, uint32_t rank, const hk_config *config)
 {
@@ -507,7 +521,8 @@ static hk_status create_at(hk_comm **comm, hki_place *place, bool host, int list
         if (r < 0) status = HK_BOOT;
     }
     if (!status) {
-        m = host ? hki_meeting_host(listening, place, ranks, rank) : hki_meeting_join(place, ranks, rank, deadline, error);
+        const hki_idle idle = {go_on, e};
+        m = host ? hki_meeting_host(listening, place, ranks, rank, idle) : hki_meeting_join(place, ranks, rank, idle, deadline, error);
         if (!m && host) snprintf(error, sizeof error, "out of memory");
         if (!m) status = host ? HK_NO_MEMORY : HK_BOOT;
     }

@@ -156,6 +156,7 @@ hk_status hki_issue(hk_comm *comm, hk_request *t, hk_request **request)
         return HK_OK;
     }
     if (!t->finished) hki_wait(comm->engine, &t, 1, true, UINT64_MAX);
+    hki_flush(comm, t->timeout_us);
     const hk_status status = t->status;
     hki_task_recycle(t);
     return status;

@@ -45,7 +45,11 @@ static hk_status wait_for(hk_request **request, uint64_t give_up_us)
     hki_engine *e = (*request)->comm->engine;
     hk_status status = HK_WAIT_EXPIRED;
     pthread_mutex_lock(&e->lock);
-    if (hki_wait(e, request, 1, true, give_up_us)) status = collect(request);
+    if (hki_wait(e, request, 1, true, give_up_us)) {
+        hk_comm *comm = (*request)->comm;
+        hki_flush(comm, comm->settings.timeout_us);
+        status = collect(request);
+    }
     pthread_mutex_unlock(&e->lock);
     return status;
 }
@@ -166,6 +170,7 @@ static hk_status launch(hk_comm *comm, hki_group *g, hk_request **request)
     hki_comm_pump(comm);
     if (request) return *request = group, HK_OK;
     hki_wait(comm->engine, &group, 1, true, UINT64_MAX);
+    hki_flush(comm, comm->settings.timeout_us);
     return collect(&group);
 }
 

@@ -82,6 +82,20 @@ bool hki_wait_until(hki_engine *e, bool (*done)(void *), void *arg, uint64_t giv
     }
 }
 
+static bool flushed(void *arg)
+{
+    hk_comm *comm = arg;
+    for (uint32_t c = 0; c <= HKI_CHANNELS && !comm->broken; c++)
+        for (uint32_t r = 0; r < comm->shape.ranks; r++)
+            if (comm->tcp_ports[c]->ops->unread(comm->tcp_ports[c], r)) return false;
+    return true;
+}
+
+void hki_flush(hk_comm *comm, uint64_t timeout_us)
+{
+    if (comm->tcp && !flushed(comm)) hki_wait_until(comm->engine, flushed, comm, hki_now_us() + timeout_us);
+}
+
 typedef struct set { hk_request *const *requests; size_t n; bool all; } set;
 
 static bool set_done(void *arg)

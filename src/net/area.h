@@ -33,7 +33,8 @@ typedef struct hki_now {
     _Atomic uint32_t waiting_for;       /* a rank, UINT32_MAX none */
     _Atomic uint32_t state;             /* 0 outside the library, 1 running, 2 waiting */
     _Atomic uint64_t since_us;          /* CLOCK_MONOTONIC when this operation was entered */
-    char pad[64];
+    _Atomic uint64_t seen_us;           /* when a wait was last looked after */
+    char pad[56];
 } hki_now;
 _Static_assert(sizeof(hki_now) == 128, "fixed size");
 

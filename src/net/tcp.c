@@ -289,7 +289,7 @@ static void leave(hki_tcp_comm *c)
     hki_tcp *t = c->tcp;
     const uint64_t until = hki_now_us() + 300000;
     for (hki_link *l = t->links; l; l = l->next)
-        if (l->comm == c && l->state == HKI_UP) hki_link_note(l, HKI_FRAME_GOODBYE, NULL, NULL);
+        if (l->comm == c && (l->state == HKI_UP || (l->out && l->state == HKI_GREETING))) hki_link_note(l, HKI_FRAME_GOODBYE, NULL, NULL);
     while (unsent(c) && hki_now_us() < until)
         for (hki_link *l = t->links; l; l = l->next)
             if (l->comm == c) {
@@ -378,8 +378,8 @@ static bool notice(hki_tcp_comm *c, hki_notice *n, uint64_t now_us)
 {
     if (c->heard) return *n = c->notice, true;
     for (uint32_t r = 0; r < c->shape.ranks; r++)
-        if (c->lost_us[r] && now_us > c->lost_us[r] + GRACE_US) {
-            *n = (hki_notice){.status = c->left[r] ? HK_PEER_LEFT : HK_PEER_LOST, .culprit = r};
+        if (c->lost_us[r] && !c->left[r] && now_us > c->lost_us[r] + GRACE_US) {
+            *n = (hki_notice){.status = HK_PEER_LOST, .culprit = r};
             return true;
         }
     return false;

@@ -230,7 +230,8 @@ static uint64_t next_change(hki_sim *s, uint32_t r)
     for (uint32_t q = 0; q < s->params.ranks; q++) {
         const lane *from = lane_of(s, q, r);
         lane *to = lane_of(s, r, q);
-        if (from->taken < from->sent && line_of(from, from->taken + 1)->seen > s->now) t = hki_min(t, line_of(from, from->taken + 1)->seen);
+        const uint64_t seen = from->taken < from->sent ? line_of(from, from->taken + 1)->seen : HKI_SIM_NEVER;
+        if (seen > s->now) t = hki_min(t, seen);
         if (!passed(s, to, to->sent) && to->freed < to->taken) t = hki_min(t, line_of(to, to->freed + 1)->free);
     }
     return t;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A simulated world: the ranks of one call, run by the production executors over virtual lanes, in one thread and in virtual time.
+ * A simulated world: the ranks of one call, run by the production executors over virtual lanes, in one thread and virtual time.
  * Whatever could come out one way or another (delays, who runs first, which executor, when a run is handed over) is drawn from
  * the seed; one seed is one history, event by event.
  *
@@ -57,7 +57,7 @@ void hki_sim_destroy(hki_sim *);
 /* A new history with another seed and executor in the same memory; nothing is loaded, no fault planned. */
 void hki_sim_reset(hki_sim *, uint64_t seed, hki_sim_executor);
 
-/* What rank runs. The program's hazards must be ready; program and buffers stay the caller's. A rank without a load never runs. */
+/* What rank runs. The program's hazards must be ready; program and buffers stay the caller's. A rank without one never runs. */
 hk_status hki_sim_load(hki_sim *, uint32_t rank, const hki_program *, const void *in, void *out, uint64_t fingerprint);
 
 /* Faults, planned before the run. */

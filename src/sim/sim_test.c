@@ -45,9 +45,10 @@ static uint32_t slots_now;
 static void complain(uint32_t rank, const char *what)
 {
     const hki_call *c = &sc.w.call;
-    print_error("%s by %s, %s: %u ranks, root %u, count %zu, shape %u%s, %u slots of %zu bytes, %s, seed %llu: rank %u: %s\n", hki_op_name(c->op),
-                sc.algo->name, hk_dtype_name(c->dtype), c->ranks, c->root, c->count, sc.w.shape, c->in_place ? ", in place" : "", slots_now,
-                sc.slot_bytes, executor_names[running], (unsigned long long)seed_now, rank, what);
+    print_error("%s by %s, %s: %u ranks, root %u, count %zu, shape %u%s, %u slots of %zu bytes, %s, seed %llu: rank %u: %s\n",
+                hki_op_name(c->op), sc.algo->name, hk_dtype_name(c->dtype), c->ranks, c->root, c->count, sc.w.shape,
+                c->in_place ? ", in place" : "", slots_now, sc.slot_bytes, executor_names[running],
+                (unsigned long long)seed_now, rank, what);
     fail();
 }
 
@@ -211,8 +212,8 @@ static bool set_scene(const hki_algo *a, const world_call *w, size_t slot_bytes)
 
 static hki_sim *open_world(uint32_t slots, size_t transcript)
 {
-    const hki_sim_params p = {.ranks = sc.w.call.ranks, .slots = slots, .slot_bytes = sc.slot_bytes, .delay_us = 2, .jitter_us = 10,
-                              .hesitate = 16, .transcript_bytes = transcript};
+    const hki_sim_params p = {.ranks = sc.w.call.ranks, .slots = slots, .slot_bytes = sc.slot_bytes, .delay_us = 2,
+                              .jitter_us = 10, .hesitate = 16, .transcript_bytes = transcript};
     hki_sim *s = hki_sim_create(&p);
     assert_non_null(s);
     slots_now = slots;
@@ -243,8 +244,8 @@ static void all_right(hki_sim *s)
 /* A call of `count` elements (a block, for operations with blocks) or, for uneven forms, of shape `shape`. */
 static world_call call_of(hki_op op, uint32_t P, hk_dtype dtype, size_t count, unsigned shape)
 {
-    world_call w = {.call = {.op = op, .ranks = P, .root = (P - 1) / 2, .dtype = dtype, .redop = HK_SUM, .red = sum_of(P, HKI_FINISH_NONE, true)},
-                    .shape = shape};
+    world_call w = {.call = {.op = op, .ranks = P, .root = (P - 1) / 2, .dtype = dtype, .redop = HK_SUM}, .shape = shape};
+    w.call.red = sum_of(P, HKI_FINISH_NONE, true);
     w.call.count = hki_op_uneven(op) || op == HKI_BARRIER ? 0 : count;
     return w;
 }
@@ -296,7 +297,9 @@ static size_t many_windows(const hki_algo *a, hki_op op, uint32_t P)
 
 static void every_call(const hki_algo *a, hki_op op, uint32_t P)
 {
-    const bool uneven = hki_op_uneven(op), can_be_in_place = op != HKI_ALL_TO_ALL && op != HKI_ALL_TO_ALL_V && op != HKI_REDUCE && op != HKI_BARRIER;
+    const uint32_t never = HKI_OP_BIT(HKI_ALL_TO_ALL) | HKI_OP_BIT(HKI_ALL_TO_ALL_V) | HKI_OP_BIT(HKI_REDUCE) |
+                           HKI_OP_BIT(HKI_BARRIER);
+    const bool uneven = hki_op_uneven(op), can_be_in_place = !(HKI_OP_BIT(op) & never);
     const size_t counts[] = {0, 1, 37, many_windows(a, op, P)};
     const unsigned n = op == HKI_BARRIER ? 1 : HKI_COUNT(counts), seeds = LIGHT ? 1 : 3;
     for (unsigned i = 0; i < n; i++) {
@@ -320,7 +323,8 @@ static void test_every_algorithm(void **state)
             for (unsigned i = 0; i < HKI_COUNT(ranks); i++)
                 if (!LIGHT || ranks[i] <= 17) every_call(*a, (hki_op)op, ranks[i]);
             if (getenv("HOCKET_TEST_VERBOSE"))
-                print_message("%-16s %-20s %6.2f s\n", hki_op_name((hki_op)op), (*a)->name, (double)(clock() - start) / CLOCKS_PER_SEC);
+                print_message("%-16s %-20s %6.2f s\n", hki_op_name((hki_op)op), (*a)->name,
+                              (double)(clock() - start) / CLOCKS_PER_SEC);
         }
     print_message("%llu worlds\n", (unsigned long long)worlds);
     assert_true(worlds > (LIGHT ? 1000 : 10000));
@@ -473,8 +477,9 @@ static void blames(hki_sim *s, uint32_t r, uint32_t victim)
     if (at == victim) return;
     for (uint32_t q = 0; q < sc.w.call.ranks && getenv("HOCKET_TEST_VERBOSE"); q++) {
         const hki_sim_verdict v = hki_sim_verdict_of(s, q);
-        print_error("rank %u: state %d, waits for %d%s; lacks", q, v.state, (int)v.waiting_for, v.waits_to_send ? " to send" : "");
-        for (uint32_t p = 0; p < sc.w.call.ranks; p++) if (hki_sim_lacks(s, q, p)) print_error(" %u", p);
+        print_error("rank %u: state %d, waits for %d%s; lacks", q, v.state, (int)v.waiting_for, v.waits_to_send ? " (room)" : "");
+        for (uint32_t p = 0; p < sc.w.call.ranks; p++)
+            if (hki_sim_lacks(s, q, p)) print_error(" %u", p);
         print_error("\n");
     }
     snprintf(text, sizeof text, "its chain of waiting ends at rank %u, not at the killed rank %u", at, victim);
@@ -607,7 +612,8 @@ static hki_sim *small_world(hki_op op, const char *algo, uint32_t P, size_t coun
 {
     const world_call w = call_of(op, P, HK_I32, count, 0);
     assert_true(set_scene(algo_of(op, algo), &w, 1024));
-    const hki_sim_params p = {.ranks = P, .slots = 2, .slot_bytes = 1024, .delay_us = 5, .jitter_us = 4, .transcript_bytes = 1 << 16};
+    const hki_sim_params p = {.ranks = P, .slots = 2, .slot_bytes = 1024, .delay_us = 5, .jitter_us = 4,
+                              .transcript_bytes = 1 << 16};
     hki_sim *s = hki_sim_create(&p);
     assert_non_null(s);
     slots_now = p.slots;
@@ -644,9 +650,9 @@ int main(int argc, char **argv)
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_algorithm), cmocka_unit_test(test_inline_slots), cmocka_unit_test(test_one_seed_one_history),
-        cmocka_unit_test(test_time_limits), cmocka_unit_test(test_thousand_seeds), cmocka_unit_test(test_stall), cmocka_unit_test(test_kill),
-        cmocka_unit_test(test_mismatch), cmocka_unit_test(test_other_length), cmocka_unit_test(test_corrupt),
-        cmocka_unit_test(test_golden_transcripts),
+        cmocka_unit_test(test_time_limits), cmocka_unit_test(test_thousand_seeds), cmocka_unit_test(test_stall),
+        cmocka_unit_test(test_kill), cmocka_unit_test(test_mismatch), cmocka_unit_test(test_other_length),
+        cmocka_unit_test(test_corrupt), cmocka_unit_test(test_golden_transcripts),
     };
     const int failed = cmocka_run_group_tests(tests, NULL, NULL);
     world_plans_fini(&plans);
