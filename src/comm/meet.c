@@ -363,6 +363,7 @@ static hk_status assemble(party *p, hki_meeting *m, const hk_config *config, hk_
     /* Everyone's area is published before anyone is let go. */
     uint8_t ok = status == HK_OK, *all = hki_alloc(p->ranks);
     char ignored[HKI_MEETING_TEXT];
+    if (!all && !status) status = HK_NO_MEMORY, snprintf(text, HKI_MEETING_TEXT, "out of memory");
     if (all && (status == HK_OK || *comm)) {
         const hk_status end = hki_meeting_swap(m, &ok, all, 1, p->deadline_us, status ? ignored : text);
         if (!status) status = end;

@@ -106,19 +106,20 @@ static void match_waiting(hk_comm *comm, hk_request *r)
 
 static void corrupt(hk_comm *comm, uint32_t from) { hki_comm_fail(comm, HK_CORRUPT, from, NULL, 0); }
 
-static void announced(hk_comm *comm, uint32_t from, const header *h, const uint8_t *payload, size_t n)
+/* false: no memory to keep it in. It stays on its lane and is looked at again. */
+static bool announced(hk_comm *comm, uint32_t from, const header *h, const uint8_t *payload, size_t n)
 {
     hki_announcement here = {.from = from, .id = h->id, .tag = h->tag, .dtype = h->dtype, .bytes = h->bytes};
-    if (n > EAGER || (h->bytes <= EAGER ? n != h->bytes : n != 0) || h->dtype >= HK_DTYPES) return corrupt(comm, from);
+    if (n > EAGER || (h->bytes <= EAGER ? n != h->bytes : n != 0) || h->dtype >= HK_DTYPES) return corrupt(comm, from), true;
     memcpy(here.payload, payload, n);
-    if (try_match_new(comm, &here) || comm->broken) return;
+    if (try_match_new(comm, &here) || comm->broken) return true;
     hki_announcement *a = comm->free_announcements;
     if (a) comm->free_announcements = a->next;
-    else a = hki_alloc(sizeof *a);
-    if (!a) return hki_comm_fail(comm, HK_NO_MEMORY, comm->shape.rank, NULL, 0);
+    else if (!(a = hki_alloc(sizeof *a))) return false;
     *a = here;
     *comm->waiting_end = a;
     comm->waiting_end = &a->next;
+    return true;
 }
 
 static void granted(hk_comm *comm, uint32_t from, uint32_t id)
@@ -159,10 +160,12 @@ static void take(hk_comm *comm, uint32_t from)
         memcpy(&h, m.data, sizeof h);
         const uint8_t *payload = (const uint8_t *)m.data + sizeof h;
         const size_t n = m.bytes - sizeof h;
-        if (h.kind == ANNOUNCE) announced(comm, from, &h, payload, n);
+        bool taken = true;
+        if (h.kind == ANNOUNCE) taken = announced(comm, from, &h, payload, n);
         else if (h.kind == GRANT) granted(comm, from, h.id);
         else if (h.kind == DATA) arrived(comm, from, h.id, payload, n);
         else corrupt(comm, from);
+        if (!taken) return;
         p->ops->release(p, from);
         comm->engine->progress++;
     }

@@ -87,8 +87,9 @@ static hki_go scan(hki_run *r, uint32_t c, passed *p, bool *moved)
         hki_go go = HKI_NOT_YET;
         if (hazards_done(r, k, i) && !(s->nto && p->sends) && lanes_free(p, plan, s, false)) {
             const uint32_t waited = r->waiting_for;
+            const bool to_send = r->waits_to_send;
             go = hki_step_try(r, s, c);
-            if (go == HKI_NOT_YET && waited != UINT32_MAX) r->waiting_for = waited; /* report the first that is lacking */
+            if (go == HKI_NOT_YET && waited != UINT32_MAX) r->waiting_for = waited, r->waits_to_send = to_send; /* report the first */
         }
         if (go == HKI_BROKEN) return go;
         if (go == HKI_GO) {
