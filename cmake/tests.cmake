@@ -41,6 +41,9 @@ foreach(pair "hocket_command:${TOOL_SOURCES}" "train_digits:${CMAKE_SOURCE_DIR}/
 endforeach()
 add_test(NAME fault_test COMMAND ${CMAKE_SOURCE_DIR}/tests/fault_test.sh ${CMAKE_BINARY_DIR})
 
+add_executable(bad_calls ${CMAKE_SOURCE_DIR}/tests/bad_calls.c)
+target_link_libraries(bad_calls PRIVATE hocket_static)
+
 # Multi-process tests: scripts over the command and the examples.
 foreach(script run_test run_examples run_tour run_bad_input)
   if(EXISTS ${CMAKE_SOURCE_DIR}/tests/${script}.sh)
