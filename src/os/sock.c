@@ -153,11 +153,22 @@ static bool numeric(const char *addr, uint16_t port, struct sockaddr_storage *ou
     return false;
 }
 
+/* Before the handshake, which settles the segment size by them: set later, a window smaller than a segment crawls. */
+static void size_buffers(int fd)
+{
+    const char *text = hki_env("HOCKET_SOCKBUF");
+    const int n = text ? atoi(text) : 0;
+    if (n <= 0) return;
+    setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &n, sizeof n);
+    setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &n, sizeof n);
+}
+
 static int listen_on(const struct sockaddr_storage *a, socklen_t n, int backlog, uint16_t *port)
 {
     const int fd = socket(a->ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), one = 1;
     if (fd < 0) return -errno;
     setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+    size_buffers(fd); /* accepted sockets inherit them */
     struct sockaddr_storage got;
     socklen_t gn = sizeof got;
     if (bind(fd, (const struct sockaddr *)a, n) || listen(fd, backlog) || getsockname(fd, (struct sockaddr *)&got, &gn)) return failed(fd);
@@ -188,6 +199,7 @@ int hki_tcp_dial(const char *addr, uint16_t port)
     const int fd = socket(a.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0) return -errno;
     hki_tcp_tune(fd, 0);
+    size_buffers(fd);
     if (connect(fd, (struct sockaddr *)&a, n) && errno != EINPROGRESS) return failed(fd);
     return fd;
 }
@@ -218,12 +230,6 @@ void hki_tcp_tune(int fd, uint64_t pace)
     setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle);
     setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &every, sizeof every);
     setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &tries, sizeof tries);
-    const char *buf = hki_env("HOCKET_SOCKBUF");
-    if (buf) {
-        const int n = atoi(buf);
-        setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &n, sizeof n);
-        setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &n, sizeof n);
-    }
     if (pace) setsockopt(fd, SOL_SOCKET, SO_MAX_PACING_RATE, &pace, sizeof pace);
 }
 
