@@ -3,6 +3,7 @@
 # Bad input, each case a golden in tests/bad_input/: command, exit code, text (hosts, pids, ports and times masked). BLESS=1 rewrites.
 # usage: run_bad_input.sh BUILD/bin
 set -u
+export LC_ALL=C
 bin=$(cd "${1:?usage: run_bad_input.sh BUILD/bin}" && pwd)
 here=$(cd "$(dirname "$0")" && pwd)/bad_input
 work=$(mktemp -d)
@@ -15,7 +16,7 @@ cases=0
 mask() {
     sed -E -e "s#$work#WORK#g; s#$bin/##g; s/$(hostname):[0-9]+:[0-9]+/HOST:PID:TID/g; s/host $(hostname)/host HOST/g" \
         -e 's/pid [0-9]+/pid PID/g; s/job-(bad-)?[0-9a-f]+/job-JOB/g; s/port [0-9]{4,5}/port PORT/g; s/[0-9]+\.[0-9] s\b/TIME s/g' \
-        -e 's/^( +[0-9]+ +)[0-9]+ /\1PID /; s/(one of|algorithms?:?) [a-z0-9_]+(, [a-z0-9_]+)+/\1 NAMES/' -e 's/of [0-9]+ MiB/of N MiB/; s/\(has: [^)]*\)/(has: ADDRESSES)/' | sort -u
+        -e 's/^( +[0-9]+) +[0-9]+ /\1 PID /; s/(one of|algorithms?:?) [a-z0-9_]+(, [a-z0-9_]+)+/\1 NAMES/' -e 's/of [0-9]+ MiB/of N MiB/; s/\(has: [^)]*\)/(has: ADDRESSES)/' | sort -u
 }
 
 check() { # check NAME COMMAND: runs it in a shell
