@@ -25,7 +25,7 @@
 typedef struct hello {
     uint32_t version, wire;
     int32_t pid;
-    uint32_t cpus, transport, strict, slots;
+    uint32_t cpus, transport, strict, slots, shares; /* shares: has a memory file that others can map */
     uint64_t host_key, token, nonce, slot_bytes, machine;
     uint64_t forced_hash;
     char host[64], bell[32], forced[64], address[HKI_ADDRESSES][64];
@@ -34,7 +34,7 @@ typedef struct hello {
 
 static void pack_hello(const hello *h, uint8_t p[HELLO])
 {
-    const uint32_t words[] = {h->version, h->wire, (uint32_t)h->pid, h->cpus, h->transport, h->strict, h->slots};
+    const uint32_t words[] = {h->version, h->wire, (uint32_t)h->pid, h->cpus, h->transport, h->strict, h->slots, h->shares};
     const uint64_t longs[] = {h->host_key, h->token, h->nonce, h->slot_bytes, h->machine};
     memset(p, 0, HELLO);
     for (size_t i = 0; i < HKI_COUNT(words); i++) hki_put32(p + 4 * i, words[i]);
@@ -49,7 +49,7 @@ static void pack_hello(const hello *h, uint8_t p[HELLO])
 
 static void unpack_hello(const uint8_t p[HELLO], hello *h)
 {
-    uint32_t *const words[] = {&h->version, &h->wire, (uint32_t *)&h->pid, &h->cpus, &h->transport, &h->strict, &h->slots};
+    uint32_t *const words[] = {&h->version, &h->wire, (uint32_t *)&h->pid, &h->cpus, &h->transport, &h->strict, &h->slots, &h->shares};
     uint64_t *const longs[] = {&h->host_key, &h->token, &h->nonce, &h->slot_bytes, &h->machine};
     for (size_t i = 0; i < HKI_COUNT(words); i++) *words[i] = hki_get32(p + 4 * i);
     for (size_t i = 0; i < HKI_COUNT(longs); i++) *longs[i] = hki_get64(p + 32 + 8 * i);
@@ -65,7 +65,8 @@ static void my_hello(const hki_engine *e, const hki_settings *s, const hk_config
 {
     const char *wire = hki_env("HOCKET_WIRE_VERSION"), *algo = config && config->algorithm ? config->algorithm : hki_env("HOCKET_ALGO");
     *h = (hello){.version = HK_VERSION, .wire = wire ? (uint32_t)strtoul(wire, NULL, 10) : HKI_WIRE_VERSION, .pid = (int32_t)getpid(),
-                 .cpus = hki_cpus(), .transport = s->transport, .strict = s->strict, .slots = s->slots, .host_key = hki_host_key(), .machine = hki_machine_key(),
+                 .cpus = hki_cpus(), .transport = s->transport, .strict = s->strict, .slots = s->slots,
+                 .shares = e->segment->fd >= 0 && e->fd_listener >= 0 && hki_transport_near(), .host_key = hki_host_key(), .machine = hki_machine_key(),
                  .token = e->segment->token, .slot_bytes = s->slot_bytes, .forced_hash = s->forced_hash};
     hki_random(&h->nonce, sizeof h->nonce);
     hki_affinity(h->mask);
@@ -219,8 +220,9 @@ static bool share_memory(party *p)
             p->peer[r].view = v;
             pthread_mutex_unlock(&p->engine->lock);
         }
-    if (p->engine->segment->fd >= 0 && p->engine->fd_listener >= 0 && hki_transport_near() && p->settings->transport != HKI_ONLY_TCP &&
-        speaks(p, p->rank)) {
+    bool possible = p->settings->transport != HKI_ONLY_TCP; /* only if all of the host have something to pass */
+    for (uint32_t r = 0; r < p->ranks; r++) possible &= leader_of(p, r) != leader || p->hellos[r].shares;
+    if (possible && speaks(p, p->rank)) {
         if (same_process(p, leader)) lead(p);
         else follow(p);
     }
