@@ -385,7 +385,17 @@ static bool notice(hki_tcp_comm *c, hki_notice *n, uint64_t now_us)
     return false;
 }
 
-static bool has_left(hki_tcp_comm *c, uint32_t rank) { return c->left[rank]; }
+/* Goodbye on one link may overtake messages on another: rank has left once every link from it has said so, and a moment has passed for
+ * those not accepted yet. */
+static bool has_left(hki_tcp_comm *c, uint32_t rank)
+{
+    if (!c->left[rank] || hki_now_us() < c->lost_us[rank] + GRACE_US) return false;
+    for (uint32_t k = 0; k < c->shape.channels; k++) {
+        const hki_link *in = c->in[k * c->shape.ranks + rank];
+        if (in && !in->goodbye && in->state != HKI_CLOSED) return false;
+    }
+    return true;
+}
 
 static const struct hki_remote verbs = {open_end, close_end, progress, join, leave, hki_tcp_port, enter, probe, entered, fail, notice, has_left};
 

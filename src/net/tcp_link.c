@@ -218,7 +218,10 @@ static bool note(hki_link *l, const hki_frame *f)
         c->heard = true;
     }
     if (f->kind == HKI_FRAME_CALL) learn(c, l->peer, f);
-    if (f->kind == HKI_FRAME_GOODBYE) l->goodbye = c->left[l->peer] = true;
+    if (f->kind == HKI_FRAME_GOODBYE) {
+        l->goodbye = c->left[l->peer] = true;
+        c->lost_us[l->peer] = hki_now_us();
+    }
     take_inbox(l, HKI_FRAME_HEAD + f->bytes);
     return true;
 }
