@@ -158,11 +158,17 @@ static heard listen_to(hki_meeting *m, guest *g, uint8_t *all, size_t bytes, cha
     return hki_get32(g->head + 28) == m->round && hki_get32(g->head + 24) == bytes ? HEARD_ALL : HEARD_GONE;
 }
 
-static void let_in(hki_meeting *m)
+/* Without descriptors nobody can come in any more: said at once, not by the time limit. */
+static void let_in(hki_meeting *m, char *fatal)
 {
-    for (int k = 0; k < 2; k++)
-        for (int fd; m->listening[k] >= 0 && m->nguests < m->ranks - 1 + STRANGERS && (fd = hki_accept(m->listening[k])) >= 0;)
+    for (int k = 0; k < 2; k++) {
+        int fd = 0;
+        while (m->listening[k] >= 0 && m->nguests < m->ranks - 1 + STRANGERS && (fd = hki_accept(m->listening[k])) >= 0)
             m->guests[m->nguests++] = (guest){.fd = fd, .rank = m->ranks, .since_us = hki_now_us()};
+        if (fd == -EMFILE || fd == -ENFILE)
+            snprintf(fatal, HKI_MEETING_TEXT, "rank %u, where all meet, has no descriptor left for the others (%u of %u ranks are here): raise `ulimit -n`",
+                     m->rank, m->nguests + 1, m->ranks);
+    }
 }
 
 static void wait_for_any(hki_meeting *m, struct pollfd *p, size_t bytes, int ms)
@@ -183,7 +189,7 @@ static hk_status collect(hki_meeting *m, uint8_t *all, size_t bytes, uint64_t de
     *text = 0;
     for (;;) {
         uint32_t heard_all = 1;
-        let_in(m);
+        let_in(m, text);
         for (uint32_t i = 0; i < m->nguests && !*text;) {
             guest *g = &m->guests[i];
             const uint32_t rank = g->rank;

@@ -97,6 +97,7 @@ void hki_comm_free(hk_comm *);
 uint32_t hki_comm_undrained(hk_comm *);
 void hki_comm_show_launcher(hk_comm *); /* from now on the launcher sees what this rank does */
 bool hki_comm_local(const hk_comm *, uint32_t rank); /* reached by shared memory? */
+hki_where hki_comm_where(const hk_comm *);           /* what the choice of an algorithm depends on: equal on all ranks */
 
 /* ---- error.c: the sentence of a failure, kept per communicator and, without one, per thread */
 hk_status hki_error(hk_comm *, hk_status, const char *format, ...) __attribute__((format(printf, 3, 4)));

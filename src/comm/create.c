@@ -15,6 +15,12 @@ bool hki_comm_local(const hk_comm *comm, uint32_t rank)
     return rank == comm->shape.rank || (comm->settings.transport != HKI_ONLY_TCP && comm->peers[rank]->view != NULL);
 }
 
+hki_where hki_comm_where(const hk_comm *comm)
+{
+    if (comm->peer_block->crowded) return comm->any_tcp ? HKI_FAR_CROWDED : HKI_NEAR_CROWDED;
+    return comm->any_tcp ? HKI_FAR : HKI_NEAR;
+}
+
 static hki_port *mux(hk_comm *comm, uint32_t channel)
 {
     return hki_mux_port(comm->shm_ports[channel], comm->tcp_ports[channel], comm->peers, comm->settings.transport == HKI_ONLY_TCP);

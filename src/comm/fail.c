@@ -156,19 +156,25 @@ static bool look_after(hk_comm *comm, const hk_request *t, uint32_t rank, uint64
     return true;
 }
 
-/* Who is to blame for a wait: a rank that itself waits (and was seen to within the last slices) is not; who it waits for may be. Near
- * ranks only: what far ones wait for is not known here. */
+/* Does rank wait itself, and was it seen to within the last moments? Then for whom. */
+static bool waits_itself(hk_comm *comm, uint32_t rank, uint64_t now_us, uint32_t *waiting_for)
+{
+    if (!hki_comm_local(comm, rank)) return comm->tcp && comm->engine->remote->waits(comm->tcp, rank, now_us, waiting_for);
+    const hki_area_head *h = hki_area_of(&comm->area, rank);
+    if (!h || hki_area_left(&comm->area, rank)) return false;
+    *waiting_for = atomic_load(&h->now.waiting_for);
+    return atomic_load(&h->now.state) == 2 && atomic_load(&h->now.seen_us) + 250000 >= now_us;
+}
+
+/* Who is to blame for a wait: a rank that itself waits is not; who it waits for may be. */
 static uint32_t root_of(hk_comm *comm, uint32_t rank, uint64_t now_us)
 {
-    uint32_t at = rank;
-    for (uint32_t k = 0; k < comm->shape.ranks && at < comm->shape.ranks && hki_comm_local(comm, at); k++) {
-        const hki_area_head *h = hki_area_of(&comm->area, at);
-        if (!h || hki_area_left(&comm->area, at) || atomic_load(&h->now.state) != 2 || atomic_load(&h->now.seen_us) + 250000 < now_us) return at;
-        const uint32_t next = atomic_load(&h->now.waiting_for);
+    uint32_t at = rank, next;
+    for (uint32_t k = 0; k < comm->shape.ranks && waits_itself(comm, at, now_us, &next); k++) {
         if (next >= comm->shape.ranks || next == comm->shape.rank) return at;
         at = next;
     }
-    return at < comm->shape.ranks ? at : rank;
+    return at;
 }
 
 static void stall_line(hk_comm *comm, hk_request *t, uint32_t rank, uint64_t now_us)
@@ -216,6 +222,7 @@ static bool check_task(hk_comm *comm, hk_request *t, uint64_t now_us)
     const bool active = t->kind == HKI_TASK_SEND || t->kind == HKI_TASK_RECV || t->started;
     if (active) {
         show(comm, t, rank, now_us);
+        if (comm->tcp && rank < comm->shape.ranks) comm->engine->remote->tell_wait(comm->tcp, root_of(comm, rank, now_us), now_us);
         if (!look_after(comm, t, rank, now_us)) return false;
         if (now_us >= t->next_stall_us) stall_line(comm, t, rank, now_us);
     }

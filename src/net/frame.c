@@ -20,7 +20,7 @@ uint32_t hki_crc32c(const void *bytes, size_t n)
     return ~crc;
 }
 
-/* magic u16 | version u8 | kind u8 | bytes u32 | seq u64 | fingerprint u64 | desc 32 | epoch u32 | crc u32 */
+/* magic u16 | version u8 | kind u8 | bytes u32 | seq u64 | fingerprint u64 | desc 32 | waiting_for u32 | crc u32 */
 void hki_frame_pack(const hki_frame *f, uint8_t o[HKI_FRAME_HEAD])
 {
     hki_put16(o, FRAME_MAGIC);
@@ -30,7 +30,7 @@ void hki_frame_pack(const hki_frame *f, uint8_t o[HKI_FRAME_HEAD])
     hki_put64(o + 8, f->seq);
     hki_put64(o + 16, f->fingerprint);
     memcpy(o + 24, f->desc, 32);
-    hki_put32(o + 56, 0);
+    hki_put32(o + 56, f->waiting_for);
     hki_put32(o + 60, hki_crc32c(o, 60));
 }
 
@@ -42,10 +42,11 @@ bool hki_frame_parse(const uint8_t i[HKI_FRAME_HEAD], size_t max_bytes, hki_fram
     f->seq = hki_get64(i + 8);
     f->fingerprint = hki_get64(i + 16);
     memcpy(f->desc, i + 24, 32);
+    f->waiting_for = hki_get32(i + 56);
     switch (f->kind) {
     case HKI_FRAME_DATA: return f->bytes <= max_bytes;
     case HKI_FRAME_FAIL: return f->bytes == sizeof(hki_notice);
-    case HKI_FRAME_CALL: case HKI_FRAME_GOODBYE: return f->bytes == 0;
+    case HKI_FRAME_CALL: case HKI_FRAME_GOODBYE: case HKI_FRAME_WAIT: return f->bytes == 0;
     default: return false;
     }
 }

@@ -11,13 +11,14 @@
 #define HKI_FRAME_HEAD 64
 #define HKI_HELLO 64
 
-typedef enum hki_frame_kind { HKI_FRAME_DATA = 1, HKI_FRAME_CALL, HKI_FRAME_FAIL, HKI_FRAME_GOODBYE } hki_frame_kind;
+typedef enum hki_frame_kind { HKI_FRAME_DATA = 1, HKI_FRAME_CALL, HKI_FRAME_FAIL, HKI_FRAME_GOODBYE, HKI_FRAME_WAIT } hki_frame_kind;
 
 typedef struct hki_frame {
     uint8_t kind;
     uint32_t bytes;           /* of payload: DATA any, FAIL sizeof(hki_notice), else 0 */
     uint64_t seq, fingerprint; /* DATA: of the operation it belongs to; CALL: of the operation entered */
     uint8_t desc[32];         /* that operation, for reports */
+    uint32_t waiting_for;     /* WAIT: the rank that the sender waits for; else 0 */
 } hki_frame;
 
 typedef struct hki_tcp_hello {

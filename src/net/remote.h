@@ -9,6 +9,7 @@
 #include "net/net.h"
 
 #define HKI_KNOWN 8 /* calls of each peer, and of our own, remembered for reports */
+#define HKI_TELL_US 200000
 
 typedef struct hki_remote_end hki_remote_end;
 typedef struct hki_remote_comm hki_remote_comm;
@@ -30,6 +31,11 @@ struct hki_remote {
     void (*enter)(hki_remote_comm *, const hki_record *);
     /* Asks rank what it is doing, and makes sure that its death is noticed; repeated calls are cheap. */
     void (*probe)(hki_remote_comm *, uint32_t rank, uint64_t now_us);
+    /* This rank waits, in the end for that one: told to whoever there is a link with, when it changes and each HKI_TELL_US, so that blame
+     * finds its way along a chain of waiting. */
+    void (*tell_wait)(hki_remote_comm *, uint32_t waiting_for, uint64_t now_us);
+    /* Does rank say that it waits itself (within the last few HKI_TELL_US)? Then for whom in the end; not validated. */
+    bool (*waits)(hki_remote_comm *, uint32_t rank, uint64_t now_us, uint32_t *waiting_for);
     /* Call `seq` of rank, if it is known to have entered it and it is among its last HKI_KNOWN. */
     bool (*entered)(hki_remote_comm *, uint32_t rank, uint64_t seq, hki_record *);
     /* Passes a notice to every rank there is a link with; when called again, dials the others to tell them too. true once each rank was

@@ -102,8 +102,8 @@ static bool tell_the_end(hki_link *l)
     for (uint32_t i = 0; i < t->nended && i < HKI_ENDED; i++) {
         if (t->ended[i].uid != l->hello.uid || t->ended[i].rank != l->hello.to) continue;
         hki_link_greet(l, 1);
-        if (t->ended[i].notice.status) hki_link_note(l, HKI_FRAME_FAIL, NULL, &t->ended[i].notice);
-        else hki_link_note(l, HKI_FRAME_GOODBYE, NULL, NULL);
+        if (t->ended[i].notice.status) hki_link_note(l, &(hki_frame){.kind = HKI_FRAME_FAIL}, &t->ended[i].notice);
+        else hki_link_note(l, &(hki_frame){.kind = HKI_FRAME_GOODBYE}, NULL);
         return true; /* left in GREETING: swept, and closed by then at the other end */
     }
     return false;
@@ -136,6 +136,13 @@ static void begin(hki_link *l)
     hki_link_watch(l);
 }
 
+/* Connections wait, and go on if descriptors come free. */
+static void starved(hki_tcp *t)
+{
+    if (!t->starved) HKI_LOG(WARN, NET, -1, "no descriptor left for a connection to another rank: raise `ulimit -n` (each pair of ranks needs up to 6)");
+    t->starved = true;
+}
+
 /* Tries the next of the peer's addresses, in turn, for as long as somebody waits. */
 static void dial(hki_link *l)
 {
@@ -145,6 +152,7 @@ static void dial(hki_link *l)
         const uint32_t k = l->address % (HKI_ADDRESSES + 1);
         const char *address = k == 0 ? (same_host ? "127.0.0.1" : "") : p->address[k - 1];
         if (*address && (same_host || strncmp(address, "127.", 4))) l->fd = hki_tcp_dial(address, p->port);
+        if (l->fd == -EMFILE || l->fd == -ENFILE) starved(l->tcp);
     }
     l->since_us = hki_now_us();
     l->state = HKI_DIALLING;
@@ -195,8 +203,10 @@ static bool dialled(hki_link *l)
 static bool let_in(hki_tcp *t)
 {
     bool any = false;
-    for (int fd; (fd = hki_accept(t->listener)) >= 0; any = true)
+    int fd;
+    for (; (fd = hki_accept(t->listener)) >= 0; any = true)
         if (!hki_link_new(t, fd, false, HKI_GREETING)) hki_close(fd);
+    if (fd == -EMFILE || fd == -ENFILE) starved(t);
     return any;
 }
 
@@ -261,9 +271,10 @@ static hki_tcp_comm *join(hki_tcp *t, const hki_shape *s, hki_peer *const *peers
     c->known = hki_alloc((size_t)s->ranks * HKI_KNOWN * sizeof *c->known);
     c->lost_us = hki_alloc(s->ranks * sizeof *c->lost_us);
     c->left = hki_alloc(s->ranks * sizeof *c->left);
+    c->waits = hki_alloc(s->ranks * sizeof *c->waits);
     c->next = t->comms;
     t->comms = c;
-    if (!c->out || !c->in || !c->own || !c->known || !c->lost_us || !c->left) {
+    if (!c->out || !c->in || !c->own || !c->known || !c->lost_us || !c->left || !c->waits) {
         leave(c);
         return NULL;
     }
@@ -289,7 +300,7 @@ static void leave(hki_tcp_comm *c)
     hki_tcp *t = c->tcp;
     const uint64_t until = hki_now_us() + 300000;
     for (hki_link *l = t->links; l; l = l->next)
-        if (l->comm == c && (l->state == HKI_UP || (l->out && l->state == HKI_GREETING))) hki_link_note(l, HKI_FRAME_GOODBYE, NULL, NULL);
+        if (l->comm == c && (l->state == HKI_UP || (l->out && l->state == HKI_GREETING))) hki_link_note(l, &(hki_frame){.kind = HKI_FRAME_GOODBYE}, NULL);
     while (unsent(c) && hki_now_us() < until)
         for (hki_link *l = t->links; l; l = l->next)
             if (l->comm == c) {
@@ -315,6 +326,7 @@ static void leave(hki_tcp_comm *c)
     hki_free(c->known);
     hki_free(c->lost_us);
     hki_free(c->left);
+    hki_free(c->waits);
     hki_free(c);
 }
 
@@ -331,9 +343,32 @@ static void probe(hki_tcp_comm *c, uint32_t rank, uint64_t now_us)
     if (!l || l->state != HKI_UP) return;
     for (uint64_t seq = l->told; seq < c->entered;) {
         if (c->entered - ++seq >= HKI_KNOWN) continue;
-        hki_link_note(l, HKI_FRAME_CALL, &c->own[seq % HKI_KNOWN], NULL);
+        const hki_record *r = &c->own[seq % HKI_KNOWN];
+        hki_frame f = {.kind = HKI_FRAME_CALL, .seq = r->seq, .fingerprint = r->fingerprint};
+        memcpy(f.desc, r->body, sizeof f.desc);
+        hki_link_note(l, &f, NULL);
         l->told = seq;
     }
+}
+
+static void tell_wait(hki_tcp_comm *c, uint32_t waiting_for, uint64_t now_us)
+{
+    if (waiting_for == c->told_wait_for && now_us - c->told_wait_us < HKI_TELL_US) return;
+    c->told_wait_us = now_us;
+    c->told_wait_for = waiting_for;
+    const hki_frame f = {.kind = HKI_FRAME_WAIT, .seq = c->entered, .waiting_for = waiting_for};
+    for (uint32_t r = 0; r < c->shape.ranks; r++) {
+        hki_link *out = c->out[r], *in = c->in[r]; /* channel 0: where calls are told too */
+        hki_link *l = out && out->state == HKI_UP ? out : in;
+        if (l && l->state == HKI_UP) hki_link_note(l, &f, NULL);
+    }
+}
+
+static bool waits(hki_tcp_comm *c, uint32_t rank, uint64_t now_us, uint32_t *waiting_for)
+{
+    const struct hki_told_wait *w = &c->waits[rank];
+    *waiting_for = w->waiting_for;
+    return w->heard_us && now_us - w->heard_us < 3 * HKI_TELL_US;
 }
 
 static bool entered(hki_tcp_comm *c, uint32_t rank, uint64_t seq, hki_record *r)
@@ -397,7 +432,7 @@ static bool has_left(hki_tcp_comm *c, uint32_t rank)
     return true;
 }
 
-static const struct hki_remote verbs = {open_end, close_end, progress, join, leave, hki_tcp_port, enter, probe, entered, fail, notice, has_left};
+static const struct hki_remote verbs = {open_end, close_end, progress, join, leave, hki_tcp_port, enter, probe, tell_wait, waits, entered, fail, notice, has_left};
 
 const hki_transport hki_transport_tcp = {
     .name = "tcp", .summary = "one listening port a process, one socket a lane, dialled on first use", .remote = &verbs};

@@ -99,22 +99,17 @@ void hki_link_tell_end(hki_link *l)
     const bool greeted = l->state == HKI_UP || (l->out && l->state == HKI_GREETING); /* right behind our hello is soon enough */
     if (!l->comm->failed || l->told_end || !greeted) return;
     l->told_end = true;
-    hki_link_note(l, HKI_FRAME_FAIL, NULL, &l->comm->told);
+    hki_link_note(l, &(hki_frame){.kind = HKI_FRAME_FAIL}, &l->comm->told);
 }
 
-void hki_link_note(hki_link *l, hki_frame_kind kind, const hki_record *r, const void *payload)
+void hki_link_note(hki_link *l, const hki_frame *given, const hki_notice *payload)
 {
-    const size_t n = payload ? sizeof(hki_notice) : 0;
-    if (l->state == HKI_CLOSED || l->notes_bytes + HKI_FRAME_HEAD + n > HKI_NOTES) return; /* notes repeat what the peer can ask again */
-    hki_frame f = {.kind = (uint8_t)kind, .bytes = (uint32_t)n};
-    if (r) {
-        f.seq = r->seq;
-        f.fingerprint = r->fingerprint;
-        memcpy(f.desc, r->body, sizeof f.desc);
-    }
+    hki_frame f = *given;
+    f.bytes = payload ? sizeof *payload : 0;
+    if (l->state == HKI_CLOSED || l->notes_bytes + HKI_FRAME_HEAD + f.bytes > HKI_NOTES) return;
     hki_frame_pack(&f, l->notes + l->notes_bytes);
-    if (n) memcpy(l->notes + l->notes_bytes + HKI_FRAME_HEAD, payload, n);
-    l->notes_bytes += HKI_FRAME_HEAD + n;
+    if (payload) memcpy(l->notes + l->notes_bytes + HKI_FRAME_HEAD, payload, f.bytes);
+    l->notes_bytes += HKI_FRAME_HEAD + f.bytes;
     hki_link_write(l);
 }
 
@@ -218,6 +213,7 @@ static bool note(hki_link *l, const hki_frame *f)
         c->heard = true;
     }
     if (f->kind == HKI_FRAME_CALL) learn(c, l->peer, f);
+    if (f->kind == HKI_FRAME_WAIT) c->waits[l->peer] = (struct hki_told_wait){hki_now_us(), f->waiting_for};
     if (f->kind == HKI_FRAME_GOODBYE) {
         l->goodbye = c->left[l->peer] = true;
         c->lost_us[l->peer] = hki_now_us();

@@ -78,6 +78,9 @@ struct hki_remote_comm {
     hki_record *known;             /* [peer * HKI_KNOWN + seq % HKI_KNOWN] */
     uint64_t *lost_us;             /* by peer: when its link broke, 0 = not */
     bool *left;                    /* by peer: said goodbye */
+    struct hki_told_wait { uint64_t heard_us; uint32_t waiting_for; } *waits; /* by peer: what its last WAIT said, and when it came */
+    uint64_t told_wait_us;         /* when this rank last told that it waits, and for whom */
+    uint32_t told_wait_for;
     bool heard;                    /* a notice came */
     hki_notice notice;
     hki_notice told;               /* our own notice, for links that come up later */
@@ -95,6 +98,7 @@ struct hki_remote_end {
     uint32_t parked;
     /* A token bucket for all that leaves: rate 0 = no limit. */
     uint64_t rate, bucket, filled_us;
+    bool starved;                  /* of descriptors; said once */
     bool paced;                    /* something waits for the bucket */
 };
 
@@ -104,7 +108,9 @@ void hki_link_free(hki_link *);
 /* Reads and writes what is possible; true if bytes moved. A broken socket closes the link and tells its communicator. */
 bool hki_link_read(hki_link *);
 bool hki_link_write(hki_link *);
-void hki_link_note(hki_link *, hki_frame_kind, const hki_record *, const void *payload);
+/* Sends a frame of our own between two messages; payload: a notice, or NULL. Dropped if there is no room: notes repeat what the peer can
+ * ask again. */
+void hki_link_note(hki_link *, const hki_frame *, const hki_notice *payload);
 /* Once: why the communicator broke here, if it did. */
 void hki_link_tell_end(hki_link *);
 void hki_link_watch(hki_link *);

@@ -6,6 +6,7 @@
 
 typedef struct rule {
     hki_op op;
+    unsigned where; /* any of these places */
     uint32_t max_ranks;
     size_t max_bytes;
     const char *name;
@@ -14,22 +15,49 @@ typedef struct rule {
 #define ANY UINT32_MAX
 #define KIB(n) ((size_t)(n) << 10)
 #define MIB(n) ((size_t)(n) << 20)
-
-/* First match wins; a rule whose algorithm is not there or cannot do the call is passed over. */
-static const rule shared[] = {
-    {HKI_ALL_REDUCE, 16, KIB(8), "one_shot"},  {HKI_ALL_REDUCE, ANY, KIB(2), "recursive_doubling"}, {HKI_ALL_REDUCE, ANY, SIZE_MAX, "direct"},
-    {HKI_ALL_GATHER, ANY, SIZE_MAX, "direct"}, {HKI_ALL_GATHER_V, ANY, SIZE_MAX, "direct"},
-    {HKI_REDUCE_SCATTER, ANY, SIZE_MAX, "direct"}, {HKI_REDUCE_SCATTER_V, ANY, SIZE_MAX, "direct"},
-    {HKI_BROADCAST, ANY, SIZE_MAX, "binomial"},
-    {HKI_REDUCE, ANY, SIZE_MAX, "binomial"},
+enum {
+    NEAR = HKI_NEAR | HKI_NEAR_CROWDED, FAR = HKI_FAR | HKI_FAR_CROWDED, CROWDED = HKI_NEAR_CROWDED | HKI_FAR_CROWDED, ALL = NEAR | FAR
 };
-static const rule network[] = {
-    {HKI_ALL_REDUCE, 4, KIB(16), "one_shot"}, {HKI_ALL_REDUCE, ANY, KIB(8), "recursive_doubling"}, {HKI_ALL_REDUCE, 16, MIB(4), "direct"},
-    {HKI_ALL_REDUCE, 16, SIZE_MAX, "ring"},   {HKI_ALL_REDUCE, ANY, MIB(4), "circulant"}, {HKI_ALL_REDUCE, ANY, SIZE_MAX, "ring"},
-    {HKI_ALL_GATHER, ANY, KIB(256), "bruck"}, {HKI_ALL_GATHER, ANY, SIZE_MAX, "ring"}, {HKI_ALL_GATHER_V, ANY, SIZE_MAX, "direct"},
-    {HKI_REDUCE_SCATTER, ANY, MIB(4), "direct"}, {HKI_REDUCE_SCATTER, ANY, SIZE_MAX, "ring"},
-    {HKI_BROADCAST, 3, SIZE_MAX, "binomial"}, {HKI_BROADCAST, ANY, KIB(256), "binomial"}, {HKI_BROADCAST, ANY, SIZE_MAX, "scatter_all_gather"},
-    {HKI_REDUCE, ANY, SIZE_MAX, "binomial"}, {HKI_ALL_TO_ALL, ANY, KIB(2), "bruck"},
+
+/* First match wins; a rule whose algorithm is not there or cannot do the call is passed over. Where ranks outnumber CPUs, what counts
+ * for small vectors is not the number of rounds but the number of messages of all ranks together: every one wakes somebody. */
+static const rule rules[] = {
+    {HKI_ALL_REDUCE, ALL & ~CROWDED, 2, KIB(48), "one_shot"},
+    {HKI_ALL_REDUCE, CROWDED, ANY, KIB(48), "reduce_broadcast"},
+    {HKI_ALL_REDUCE, HKI_NEAR, 16, KIB(8), "one_shot"},
+    {HKI_ALL_REDUCE, HKI_NEAR, ANY, KIB(2), "recursive_doubling"},
+    {HKI_ALL_REDUCE, NEAR, ANY, SIZE_MAX, "direct"},
+    {HKI_ALL_REDUCE, HKI_FAR, 2, KIB(512), "one_shot"},
+    {HKI_ALL_REDUCE, HKI_FAR, 4, KIB(8), "one_shot"},
+    {HKI_ALL_REDUCE, HKI_FAR, ANY, KIB(8), "recursive_doubling"},
+    {HKI_ALL_REDUCE, FAR, ANY, MIB(1), "circulant"},
+    {HKI_ALL_REDUCE, HKI_FAR, ANY, MIB(4), "circulant"},
+    {HKI_ALL_REDUCE, FAR, ANY, SIZE_MAX, "ring"},
+
+    {HKI_ALL_GATHER, NEAR, ANY, SIZE_MAX, "direct"},
+    {HKI_ALL_GATHER, HKI_FAR_CROWDED, 4, KIB(128), "recursive_doubling"},
+    {HKI_ALL_GATHER, FAR, ANY, KIB(256), "bruck"},
+    {HKI_ALL_GATHER, FAR, ANY, SIZE_MAX, "ring"},
+    {HKI_ALL_GATHER_V, ALL, ANY, SIZE_MAX, "direct"},
+
+    {HKI_REDUCE_SCATTER, NEAR, ANY, SIZE_MAX, "direct"},
+    {HKI_REDUCE_SCATTER, HKI_FAR_CROWDED, 3, KIB(128), "recursive_halving"},
+    {HKI_REDUCE_SCATTER, HKI_FAR_CROWDED, ANY, KIB(512), "circulant"},
+    {HKI_REDUCE_SCATTER, HKI_FAR, ANY, MIB(1), "direct"},
+    {HKI_REDUCE_SCATTER, FAR, ANY, SIZE_MAX, "ring"},
+    {HKI_REDUCE_SCATTER_V, ALL, ANY, SIZE_MAX, "direct"},
+
+    {HKI_BROADCAST, FAR, 3, SIZE_MAX, "binomial"},
+    {HKI_BROADCAST, FAR, ANY, KIB(256), "binomial"},
+    {HKI_BROADCAST, FAR, ANY, SIZE_MAX, "scatter_all_gather"},
+    {HKI_BROADCAST, NEAR, ANY, SIZE_MAX, "binomial"},
+    {HKI_REDUCE, ALL, ANY, SIZE_MAX, "binomial"},
+
+    {HKI_ALL_TO_ALL, NEAR, 3, SIZE_MAX, "pairwise"},
+    {HKI_ALL_TO_ALL, NEAR, ANY, KIB(16), "bruck"},
+    {HKI_ALL_TO_ALL, HKI_FAR_CROWDED, ANY, KIB(64), "bruck"},
+    {HKI_ALL_TO_ALL, HKI_FAR, ANY, KIB(2), "bruck"},
+    {HKI_ALL_TO_ALL, ALL, ANY, SIZE_MAX, "pairwise"},
 };
 
 size_t hki_call_bytes(const hki_call *c)
@@ -74,13 +102,12 @@ static bool able(const hki_algo *a, const hki_call *c, bool strict)
 /* f16 and bf16 want the algorithm that rounds once. */
 static bool prefers_one_fold(const hki_call *c) { return hki_op_reduces(c->op) && (c->dtype == HK_F16 || c->dtype == HK_BF16); }
 
-static const hki_algo *by_rules(const hki_call *c, bool tcp, bool strict)
+static const hki_algo *by_rules(const hki_call *c, hki_where where, bool strict)
 {
-    const rule *rules = tcp ? network : shared;
-    const size_t n = tcp ? HKI_COUNT(network) : HKI_COUNT(shared), bytes = hki_call_bytes(c);
-    for (size_t i = 0; i < n; i++) {
+    const size_t bytes = hki_call_bytes(c);
+    for (size_t i = 0; i < HKI_COUNT(rules); i++) {
         const rule *r = &rules[i];
-        if (r->op != c->op || c->ranks > r->max_ranks || bytes > r->max_bytes) continue;
+        if (r->op != c->op || !(r->where & where) || c->ranks > r->max_ranks || bytes > r->max_bytes) continue;
         const hki_algo *a = hki_algo_find(c->op, r->name);
         if (a && able(a, c, strict || prefers_one_fold(c))) return a;
     }
@@ -94,10 +121,10 @@ static const hki_algo *first_able(const hki_call *c, bool strict)
     return NULL;
 }
 
-const hki_algo *hki_choose(const hki_call *c, bool tcp, const hki_algo *forced, bool strict, char error[160])
+const hki_algo *hki_choose(const hki_call *c, hki_where where, const hki_algo *forced, bool strict, char error[160])
 {
     if (forced && able(forced, c, strict)) return forced;
-    const hki_algo *a = by_rules(c, tcp, strict);
+    const hki_algo *a = by_rules(c, where, strict);
     if (!a) a = first_able(c, strict);
     if (!a && !strict) a = prefers_one_fold(c) ? first_able(c, false) : NULL;
     if (!forced && a) return a;

@@ -14,8 +14,11 @@ typedef struct hki_forced { const hki_algo *by_op[HKI_COLLECTIVES]; } hki_forced
 /* false, and the offending part in error, if a name is unknown. */
 bool hki_forced_parse(const char *text, hki_forced *, char error[160]);
 
+/* How the ranks of a communicator reach each other, and whether on some host they outnumber its CPUs. */
+typedef enum hki_where { HKI_NEAR = 1, HKI_NEAR_CROWDED = 2, HKI_FAR = 4, HKI_FAR_CROWDED = 8 } hki_where;
+
 /* NULL with the reason in error if the forced algorithm cannot do the call; the message names one that can. */
-const hki_algo *hki_choose(const hki_call *, bool tcp, const hki_algo *forced, bool strict, char error[160]);
+const hki_algo *hki_choose(const hki_call *, hki_where, const hki_algo *forced, bool strict, char error[160]);
 
 size_t hki_call_bytes(const hki_call *);
 
