@@ -166,8 +166,7 @@ static void let_in(hki_meeting *m, char *fatal)
         while (m->listening[k] >= 0 && m->nguests < m->ranks - 1 + STRANGERS && (fd = hki_accept(m->listening[k])) >= 0)
             m->guests[m->nguests++] = (guest){.fd = fd, .rank = m->ranks, .since_us = hki_now_us()};
         if (fd == -EMFILE || fd == -ENFILE)
-            snprintf(fatal, HKI_MEETING_TEXT, "rank %u, where all meet, has no descriptor left for the others (%u of %u ranks are here): raise `ulimit -n`",
-                     m->rank, m->nguests + 1, m->ranks);
+            snprintf(fatal, HKI_MEETING_TEXT, "rank %u, where all %u meet, has no descriptor left for the others: raise `ulimit -n`", m->rank, m->ranks);
     }
 }
 
@@ -212,12 +211,17 @@ static hk_status collect(hki_meeting *m, uint8_t *all, size_t bytes, uint64_t de
     return status;
 }
 
-/* A meeting that failed at once: those still on their way are told why as they come. */
+/* A meeting that failed at once: those still on their way are told why as they come. Those told already make room for them. */
 static void tell_late_comers(hki_meeting *m, const char *why)
 {
     const uint64_t until = hki_now_us() + 1000000;
     struct pollfd p[2];
-    for (uint32_t told = m->nguests; told + 1 < m->ranks && hki_now_us() < until;) {
+    uint32_t told = m->nguests;
+    for (uint32_t i = m->nguests; i-- > 0;) {
+        for (uint8_t junk[4096]; hki_sock_read(m->guests[i].fd, junk, sizeof junk) > 0;) { } /* closing over unread bytes could cut off the answer */
+        drop(m, i);
+    }
+    for (; told + 1 < m->ranks && hki_now_us() < until;) {
         nfds_t n = 0;
         for (int k = 0; k < 2; k++)
             if (m->listening[k] >= 0) p[n++] = (struct pollfd){.fd = m->listening[k], .events = POLLIN};
