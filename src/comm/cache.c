@@ -33,6 +33,7 @@ static uint64_t agreed_vector(const hki_call *c)
 
 static hk_status build(hk_comm *comm, hki_entry *e, const hki_key *key, const hki_call *c, char error[160])
 {
+    e->prepared = false;
     e->used = e->built = 0; /* until it is whole, neither the cache nor a memo may take it for what it was */
     const hki_algo *algo = hki_choose(c, hki_comm_where(comm), key->forced, comm->settings.strict, error);
     if (!algo) return HK_UNSUPPORTED;

@@ -66,10 +66,13 @@ hk_status hki_comm_make(hk_comm **out, hki_engine *e, const hki_settings *settin
     comm->peers = peers;
     comm->peer_block = block;
     comm->waiting_end = &comm->waiting;
+    comm->quick = (hk_request){.comm = comm, .kind = HKI_TASK_COLLECTIVE, .held = true, .timeout_us = settings->timeout_us};
     for (uint32_t r = 0; r < ranks; r++) comm->any_tcp |= peers[r]->group != peers[0]->group;
     comm->any_tcp = ranks > 1 && (comm->any_tcp || settings->transport == HKI_ONLY_TCP);
     choose_slots(comm, block->crowded);
     e->crowded |= block->crowded;
+    /* Ranks that outnumber CPUs sleep often and are seldom in a hurry for a store. Later it is too late: others may count on it. */
+    if (block->crowded && !e->comms) atomic_store(&hki_segment_head_of(e->segment->base)->fences, 0u);
     hk_status status = hki_area_open(&comm->area, &comm->shape, e->segment, peers, e->bell);
     if (!status) comm->now = &hki_area_mine(&comm->area)->now;
     if (!status && comm->any_tcp) {

@@ -137,6 +137,15 @@ hk_status hki_outside_group(hk_comm *comm, const char *call)
     return inside ? hki_error(comm, HK_INVALID, "%s between hk_group_start and hk_group_end: end the group first", call) : HK_OK;
 }
 
+static hk_status await(hk_comm *comm, hk_request *t)
+{
+    if (!t->finished) hki_wait(comm->engine, &t, 1, true, UINT64_MAX);
+    hki_flush(comm, t->timeout_us);
+    const hk_status status = t->status;
+    hki_task_recycle(t);
+    return status;
+}
+
 hk_status hki_issue(hk_comm *comm, hk_request *t, hk_request **request)
 {
     hki_group *g = comm->groups ? group_here(comm) : NULL;
@@ -155,11 +164,7 @@ hk_status hki_issue(hk_comm *comm, hk_request *t, hk_request **request)
         *request = t;
         return HK_OK;
     }
-    if (!t->finished) hki_wait(comm->engine, &t, 1, true, UINT64_MAX);
-    hki_flush(comm, t->timeout_us);
-    const hk_status status = t->status;
-    hki_task_recycle(t);
-    return status;
+    return await(comm, t);
 }
 
 static hk_status forced_algorithm(hk_comm *comm, hki_op op, const hk_options *o, const hki_algo **forced)
@@ -178,7 +183,7 @@ static hk_status broken_already(hk_comm *comm)
 /* The entry is pinned. */
 static hk_status launch(hk_comm *comm, const given *g, hki_entry *e, size_t in, size_t out, uint64_t timeout_us, hk_request **request)
 {
-    hk_request *t = hki_task_prepare(comm, &e->program) ? hki_task_new(comm, HKI_TASK_COLLECTIVE) : NULL;
+    hk_request *t = hki_task_prepare(comm, e) ? hki_task_new(comm, HKI_TASK_COLLECTIVE) : NULL;
     if (!t) {
         hki_cache_unpin(e);
         return hki_error(comm, HK_NO_MEMORY, "out of memory for a request");
@@ -231,6 +236,18 @@ static hk_status first_time(hk_comm *comm, const given *g, const hk_options *opt
     return launch(comm, g, e, in, out, o.timeout_us, request);
 }
 
+/* Nothing is under way that a call could not overtake. */
+static bool quiet(const hk_comm *comm, const hki_entry *e)
+{
+    return !comm->unfinished && !comm->groups && !comm->tcp && comm->free_tasks && e->prepared && comm->settings.executor != HKI_EVENT;
+}
+
+static hk_status quick(hk_comm *comm, const given *g, hki_entry *e, const hki_memo *m)
+{
+    hk_request *t;
+    return hki_task_quick(comm, e, g->send, g->recv, m->in_bytes, m->out_bytes, &t) ? HK_OK : await(comm, t);
+}
+
 static hk_status collective(const given *g, hk_comm *comm, const hk_options *options, hk_request **request)
 {
     if (request) *request = NULL;
@@ -241,6 +258,7 @@ static hk_status collective(const given *g, hk_comm *comm, const hk_options *opt
     hki_entry *e = options || hki_op_uneven(g->op) ? NULL : repeated(comm, g, m);
     if (!e) status = first_time(comm, g, options, request);
     else if ((status = broken_already(comm))) hki_cache_unpin(e);
+    else if (!request && quiet(comm, e)) status = quick(comm, g, e, m);
     else status = launch(comm, g, e, m->in_bytes, m->out_bytes, 0, request);
     pthread_mutex_unlock(&comm->engine->lock);
     return status;

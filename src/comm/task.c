@@ -52,28 +52,42 @@ static void publish(hk_comm *comm, const hk_request *t)
     if (comm->tcp) comm->engine->remote->enter(comm->tcp, &r);
 }
 
-void hki_task_submit(hk_comm *comm, hk_request *t)
+/* The sequence of a collective, and with it its channel, is fixed here. Fingerprints are chained: one call that differed makes every later
+ * message differ, so it cannot pass unnoticed for long. */
+static void number(hk_comm *comm, hk_request *t)
+{
+    t->seq = ++comm->seq;
+    t->channel = (uint8_t)(t->seq % HKI_CHANNELS);
+    t->fingerprint = comm->chain = hki_mix(comm->chain, t->entry->fingerprint);
+    publish(comm, t);
+}
+
+/* Into the queues. */
+static void enlist(hk_comm *comm, hk_request *t)
 {
     if (t->kind == HKI_TASK_COLLECTIVE) {
-        t->seq = ++comm->seq;
-        t->channel = (uint8_t)(t->seq % HKI_CHANNELS);
-        /* Chained: one call that differed makes every later message differ, so it cannot pass unnoticed for long. */
-        t->fingerprint = comm->chain = hki_mix(comm->chain, t->entry->fingerprint);
         hki_channel *ch = &comm->channels[t->channel];
         if (ch->tail) ch->tail->queue = t;
         else ch->head = t;
         ch->tail = t;
-        publish(comm, t);
-    } else if (t->kind != HKI_TASK_GROUP) {
-        t->channel = HKI_P2P;
-        t->id = ++comm->next_id;
-        comm->p2p_open++;
     }
     t->prev = comm->last;
     if (comm->last) comm->last->next = t;
     else comm->tasks = t;
     comm->last = t;
     comm->unfinished++;
+}
+
+void hki_task_submit(hk_comm *comm, hk_request *t)
+{
+    if (t->kind == HKI_TASK_COLLECTIVE) {
+        number(comm, t);
+    } else if (t->kind != HKI_TASK_GROUP) {
+        t->channel = HKI_P2P;
+        t->id = ++comm->next_id;
+        comm->p2p_open++;
+    }
+    enlist(comm, t);
 }
 
 static bool touch(const uint8_t *a, size_t an, const uint8_t *b, size_t bn)
@@ -108,13 +122,15 @@ static bool provide(const hki_store *have, hki_store *next, size_t want)
     return true;
 }
 
-bool hki_task_prepare(hk_comm *comm, const hki_program *g)
+bool hki_task_prepare(hk_comm *comm, hki_entry *e)
 {
+    const hki_program *g = &e->program;
+    if (HKI_LIKELY(e->prepared)) return true;
     for (uint32_t c = 0; c < HKI_CHANNELS; c++) {
         hki_channel *ch = &comm->channels[c];
         if (!provide(&ch->temp, &ch->next_temp, temp_bytes(g)) || !provide(&ch->done, &ch->next_done, done_bytes(g))) return false;
     }
-    return true;
+    return e->prepared = true; /* stores only grow */
 }
 
 /* The channel is free: the larger store, if this task needs it, can take the place of the old one. */
@@ -143,6 +159,20 @@ static void start(hk_comm *comm, hk_request *t)
     if (comm->settings.executor == HKI_EVENT) hki_run_hand_over(&t->run, ch->done.at);
 }
 
+static void show_finished(hk_comm *comm, const hk_request *t)
+{
+    hki_now *now = comm->now;
+    atomic_store_explicit(&now->finished, t->seq, memory_order_relaxed);
+    atomic_store_explicit(&now->state, comm->unfinished ? 1 : 0, memory_order_relaxed);
+    atomic_store_explicit(&now->waiting_for, UINT32_MAX, memory_order_relaxed);
+}
+
+static void count(hk_comm *comm, const hk_request *t)
+{
+    comm->operations++;
+    comm->operation_bytes += hki_max(t->in_bytes, t->out_bytes);
+}
+
 void hki_task_finish(hk_request *t, hk_status status)
 {
     hk_comm *comm = t->comm;
@@ -156,16 +186,10 @@ void hki_task_finish(hk_request *t, hk_status status)
     comm->unfinished--;
     if (t->kind == HKI_TASK_COLLECTIVE) {
         hki_cache_unpin(t->entry);
-        hki_now *now = comm->now;
-        atomic_store_explicit(&now->finished, t->seq, memory_order_relaxed);
-        atomic_store_explicit(&now->state, comm->unfinished ? 1 : 0, memory_order_relaxed);
-        atomic_store_explicit(&now->waiting_for, UINT32_MAX, memory_order_relaxed);
+        show_finished(comm, t);
     }
     if (t->kind == HKI_TASK_SEND || t->kind == HKI_TASK_RECV) comm->p2p_open--;
-    if (t->kind != HKI_TASK_GROUP && !status) {
-        comm->operations++;
-        comm->operation_bytes += hki_max(t->in_bytes, t->out_bytes);
-    }
+    if (t->kind != HKI_TASK_GROUP && !status) count(comm, t);
     hk_request *g = t->group;
     if (g) {
         if (status && !g->status) g->status = status;
@@ -199,6 +223,35 @@ void hki_task_run_channel(hk_comm *comm, uint32_t channel)
         comm->engine->progress++;
         hki_task_finish(t, HK_OK);
     }
+}
+
+bool hki_task_quick(hk_comm *comm, hki_entry *e, const void *in, void *out, size_t in_bytes, size_t out_bytes, hk_request **task)
+{
+    hk_request *t = &comm->quick;
+    t->entry = e;
+    t->desc = &e->desc;
+    t->in = in;
+    t->out = out;
+    t->in_bytes = in_bytes;
+    t->out_bytes = out_bytes;
+    number(comm, t);
+    start(comm, t);
+    hki_run_state state = hki_run_inline(&t->run);
+    for (uint32_t spin = hki_spins(comm->engine); state == HKI_RUN_BLOCKED && spin; spin--) {
+        hki_pause();
+        state = hki_run_inline(&t->run);
+    }
+    if (HKI_LIKELY(state == HKI_RUN_DONE)) {
+        hki_cache_unpin(e);
+        show_finished(comm, t);
+        count(comm, t);
+        return true;
+    }
+    *task = hki_task_new(comm, HKI_TASK_COLLECTIVE);
+    **task = *t;
+    enlist(comm, *task);
+    if (state == HKI_RUN_FAILED) hki_comm_fail(comm, t->run.status, t->run.culprit, *task, 0);
+    return false;
 }
 
 /* Called again and again by whoever waits. A run that stays blocked in line is handed over: from then on any of its steps may go. */

@@ -30,6 +30,7 @@ typedef struct hki_entry {
     hki_desc desc;
     uint64_t fingerprint; /* without sequence */
     uint64_t built;      /* which build of the communicator's this is: tells a rebuilt entry from the one that was remembered */
+    bool prepared;       /* working memory for it was provided */
     bool stray;          /* not in the cache: freed after use */
 } hki_entry;
 
@@ -107,11 +108,15 @@ typedef struct hki_group {
 hk_request *hki_task_new(hk_comm *, hki_task_kind);
 /* Puts a task in its queues: sequence, fingerprint and record are fixed here. */
 void hki_task_submit(hk_comm *, hk_request *);
+/* Runs a blocking collective on a communicator with nothing under way over memory alone: in the caller's stack, for as long as a message
+ * may take. True: it is done. False: it has become a task like any other, *task, to be waited for. The entry is pinned and prepared, and
+ * there is a task to recycle. */
+bool hki_task_quick(hk_comm *, hki_entry *, const void *in, void *out, size_t in_bytes, size_t out_bytes, hk_request **task);
 void hki_task_run_channel(hk_comm *, uint32_t channel);
 void hki_task_finish(hk_request *, hk_status);
 void hki_task_recycle(hk_request *);
 /* Makes sure that a task of that program finds its working memory on any channel: what can fail fails before anything is submitted. */
-bool hki_task_prepare(hk_comm *, const hki_program *);
+bool hki_task_prepare(hk_comm *, hki_entry *);
 bool hki_task_clear(const hk_request *); /* no earlier unfinished task uses overlapping memory */
 bool hki_comm_pump(hk_comm *);           /* true if anything moved */
 

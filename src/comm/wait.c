@@ -19,6 +19,8 @@ static policy policy_of(const hki_engine *e)
     return e->crowded ? (policy){5, 50} : e->tcp ? (policy){150, 20} : (policy){200, 20};
 }
 
+uint32_t hki_spins(const hki_engine *e) { return policy_of(e).spins; }
+
 static uint32_t slice_ms(const hki_engine *e, uint64_t give_up_us, uint64_t now)
 {
     if (give_up_us <= now) return 0;
@@ -32,6 +34,7 @@ static void doze(hki_engine *e, bool (*done)(void *), void *arg, uint64_t give_u
 {
     hki_segment_head *h = hki_segment_head_of(e->segment->base);
     atomic_fetch_add(&h->asleep, 1);
+    if (atomic_load(&h->fences)) hki_fence_all();
     e->sleepers++;
     const uint64_t before = e->progress;
     hki_engine_pump(e);

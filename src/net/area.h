@@ -5,14 +5,16 @@
  *     head    state, failure notice, what this rank is doing, its last calls
  *     acks    [channel][source]       how far this rank has read the source's lane
  *     lanes   [channel][destination]  a ring of 64 lines
- *     slots   [channel]               a ring of payload slots, shared by the channel's destinations
+ *     slots   [channel]               a ring of payload, shared by the channel's destinations
  *
- * A line is 64 bytes: up to 48 bytes of payload, or the slot it is in, and one word {32-bit sequence | 32 bits of fingerprint}, stored
- * last with release order. Sequences start at 1 and only grow, so memory that was never written is never taken for a message. A line
- * is written again only when the reader's ack has passed it, a slot when every addressed reader's has.
+ * A line is 64 bytes: up to 48 bytes of payload, or where in the ring it is, and one word {32-bit sequence | 32 bits of fingerprint},
+ * stored last with release order. Sequences start at 1 and only grow, so memory that was never written is never taken for a message. A
+ * line is written again only when the reader's ack has passed it, a piece of the ring when every addressed reader's has. The ring has
+ * room for shape.slots messages of the largest size at least.
  *
- * Sleep: a sleeper raises `asleep` in its segment head (seq_cst) and looks once more; a writer publishes (seq_cst), then reads
- * `asleep`. One of the two sees the other. */
+ * Sleep: a sleeper raises `asleep` in its segment head and looks once more; a writer publishes, then reads `asleep`. With a full fence
+ * between the two on both sides one sees the other. Where both processes can (segment heads' `fences`), the sleeper alone pays for it:
+ * its hki_fence_all() is a fence on every CPU that runs one of them, and a writer's store costs a store. */
 #ifndef HKI_AREA_H
 #define HKI_AREA_H
 
@@ -20,6 +22,7 @@
 
 #define HKI_SHM_LINES 64
 #define HKI_SHM_INLINE 48
+#define HKI_SHM_RING (1 << 20) /* bytes of a channel's ring at least */
 #define HKI_RECORDS 32
 
 enum { HKI_AREA_LIVE = 1, HKI_AREA_FAILED };

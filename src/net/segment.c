@@ -34,6 +34,7 @@ int hki_segment_open(hki_segment *s, size_t bytes, bool shared)
     h->token = s->token;
     h->bytes = s->bytes;
     h->pid = getpid();
+    atomic_store(&h->fences, (uint32_t)hki_fence_join());
     s->used = hki_round_up(sizeof *h, hki_page());
     return 0;
 }

@@ -19,6 +19,7 @@ typedef struct hki_segment_head {
     uint64_t token;
     uint64_t bytes;
     int64_t pid;
+    _Atomic uint32_t fences;    /* the owner's sleepers call hki_fence_all, and its CPUs take part in that of others */
     _Alignas(HKI_LINE) _Atomic uint32_t asleep; /* threads of the owner that sleep and want the bell rung */
     _Alignas(HKI_LINE) struct { _Atomic uint64_t uid, offset; } directory[HKI_DIRECTORY];
 } hki_segment_head;

@@ -12,6 +12,7 @@
 #include <sys/random.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -23,6 +24,11 @@ uint64_t hki_now_us(void)
 }
 
 void hki_yield(void) { sched_yield(); }
+
+enum { FENCE_ALL = 1 << 1, FENCE_JOIN = 1 << 2 }; /* MEMBARRIER_CMD_GLOBAL_EXPEDITED and its registration */
+
+bool hki_fence_join(void) { return syscall(SYS_membarrier, FENCE_JOIN, 0, 0) == 0; }
+void hki_fence_all(void) { syscall(SYS_membarrier, FENCE_ALL, 0, 0); }
 
 void hki_random(void *buf, size_t n)
 {

@@ -22,6 +22,10 @@ static inline void hki_pause(void)
 #endif
 }
 void hki_yield(void);
+/* Makes this process take part in hki_fence_all of others; false: the kernel does not offer it (membarrier, Linux 4.16). */
+bool hki_fence_join(void);
+/* A full fence on every CPU that runs a thread of a process that has joined, this one included: a few microseconds. */
+void hki_fence_all(void);
 void hki_random(void *buf, size_t n);
 /* CPUs this process may use: affinity and cgroup quota (rounded up), at least 1. */
 uint32_t hki_cpus(void);
