@@ -26,6 +26,7 @@ typedef struct job {
     hk_comm *comm;
     const char *transport, *executor;
     uint8_t *send, *recv, *want, *copy;
+    bool lends; /* buffers from hk_mem_alloc: of rank 0, 3, ... both, of 1, 4, ... recv, of 2, 5, ... send */
     size_t capacity;
     long calls, wrong;
     char first[256];
@@ -215,26 +216,35 @@ static void sweep_algorithm(job *j, const hki_algo *a, hki_op op)
                     }
 }
 
+static uint8_t *buffer(job *j, bool lent)
+{
+    void *p = NULL;
+    if (!lent) return malloc(j->capacity);
+    if (hk_mem_alloc(j->comm, j->capacity, &p)) abort();
+    return p;
+}
+
 static void *rank_body(void *arg)
 {
     job *j = arg;
     j->capacity = (size_t)65537 * 4 * (size_t)j->ranks * 3 + 4096;
-    j->send = malloc(j->capacity);
-    j->recv = malloc(j->capacity);
+    const bool lent_send = j->lends && j->rank % 3 != 1, lent_recv = j->lends && j->rank % 3 != 2;
+    j->send = buffer(j, lent_send);
+    j->recv = buffer(j, lent_recv);
     j->want = malloc(j->capacity);
     j->copy = malloc(j->capacity);
     for (unsigned op = 0; op < HKI_COLLECTIVES; op++)
         for (const hki_algo *const *a = hki_algos; *a; a++)
             if ((*a)->ops & HKI_OP_BIT(op)) sweep_algorithm(j, *a, (hki_op)op);
     if (hk_comm_destroy(j->comm) && !j->wrong) j->wrong = 1, snprintf(j->first, sizeof j->first, "destroy failed on rank %d", j->rank);
-    free(j->send);
-    free(j->recv);
+    if (!lent_send) free(j->send);
+    if (!lent_recv) free(j->recv);
     free(j->want);
     free(j->copy);
     return NULL;
 }
 
-static long run(int ranks, const char *transport, const char *executor)
+static long run(int ranks, const char *transport, const char *executor, bool lends)
 {
     hk_comm *comms[64];
     pthread_t threads[64];
@@ -245,7 +255,7 @@ static long run(int ranks, const char *transport, const char *executor)
     config.timeout_us = 60000000;
     assert_int_equal(hk_comm_create_local_config(comms, ranks, &config), HK_OK);
     for (int r = 0; r < ranks; r++) {
-        jobs[r].ranks = ranks, jobs[r].rank = r, jobs[r].comm = comms[r], jobs[r].transport = transport, jobs[r].executor = executor;
+        jobs[r].lends = lends, jobs[r].ranks = ranks, jobs[r].rank = r, jobs[r].comm = comms[r], jobs[r].transport = transport, jobs[r].executor = executor;
         assert_int_equal(pthread_create(&threads[r], NULL, rank_body, &jobs[r]), 0);
     }
     long calls = 0;
@@ -258,21 +268,25 @@ static long run(int ranks, const char *transport, const char *executor)
     return calls;
 }
 
-static void sweep(const char *transport, const char *executor, const int *ranks)
+static void sweep(const char *transport, const char *executor, bool lends, const int *ranks)
 {
     if (!built_with(transport)) skip();
-    for (; *ranks; ranks++) print_message("%s/%s %d ranks: %ld calls\n", transport, executor, *ranks, run(*ranks, transport, executor));
+    for (; *ranks; ranks++)
+        print_message("%s/%s%s %d ranks: %ld calls\n", transport, executor, lends ? "/lending" : "", *ranks, run(*ranks, transport, executor, lends));
 }
 
-static void shm_auto(void **state) { sweep("auto", "auto", LIGHT ? (int[]){1, 2, 3, 5, 0} : (int[]){1, 2, 3, 4, 5, 6, 7, 8, 9, 0}); }
-static void shm_event(void **state) { sweep("auto", "event", LIGHT ? (int[]){2, 4, 0} : (int[]){1, 2, 3, 5, 8, 0}); }
-static void shm_inline(void **state) { sweep("auto", "inline", LIGHT ? (int[]){3, 0} : (int[]){2, 5, 0}); }
-static void tcp_auto(void **state) { sweep("tcp", "auto", LIGHT ? (int[]){2, 3, 0} : (int[]){1, 2, 3, 4, 5, 0}); }
-static void tcp_event(void **state) { sweep("tcp", "event", LIGHT ? (int[]){3, 0} : (int[]){2, 4, 0}); }
+static void shm_auto(void **state) { sweep("auto", "auto", false, LIGHT ? (int[]){1, 2, 3, 5, 0} : (int[]){1, 2, 3, 4, 5, 6, 7, 8, 9, 0}); }
+static void shm_event(void **state) { sweep("auto", "event", false, LIGHT ? (int[]){2, 4, 0} : (int[]){1, 2, 3, 5, 8, 0}); }
+static void shm_inline(void **state) { sweep("auto", "inline", false, LIGHT ? (int[]){3, 0} : (int[]){2, 5, 0}); }
+static void lent_auto(void **state) { sweep("auto", "auto", true, LIGHT ? (int[]){2, 3, 0} : (int[]){2, 3, 4, 5, 8, 0}); }
+static void lent_event(void **state) { sweep("auto", "event", true, LIGHT ? (int[]){4, 0} : (int[]){2, 3, 5, 0}); }
+static void tcp_auto(void **state) { sweep("tcp", "auto", false, LIGHT ? (int[]){2, 3, 0} : (int[]){1, 2, 3, 4, 5, 0}); }
+static void tcp_event(void **state) { sweep("tcp", "event", false, LIGHT ? (int[]){3, 0} : (int[]){2, 4, 0}); }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(shm_auto), cmocka_unit_test(shm_event), cmocka_unit_test(shm_inline),
+                                       cmocka_unit_test(lent_auto), cmocka_unit_test(lent_event),
                                        cmocka_unit_test(tcp_auto), cmocka_unit_test(tcp_event)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -52,6 +52,7 @@ static void check_call(const hki_algo *a, const world_call *w)
     if (hki_algo_objection(a, &w->call)) return;
     if (world_plans_build(&plans, a, w)) complain(a, w, "a plan could not be built");
     checked++;
+    if (w->call.slots > SLOTS) complain(a, w, "the test gives fewer slots than the plan may count on");
     if (hki_check(plans.at, w->call.ranks, SLOTS, &m)) complain(a, w, m.text);
     if ((a->traits & HKI_RANK_ORDER) && !w->call.red.commutes && !m.rank_order) complain(a, w, "not in rank order");
     if ((a->traits & HKI_FOLD_ONCE) && !m.fold_once) complain(a, w, "more than one fold");
@@ -71,6 +72,7 @@ static void check_placed(const hki_algo *a, world_call *w)
         for (int placed = 0; placed <= in_place; placed++) {
             w->call.root = root;
             w->call.in_place = placed;
+            w->call.slots = (w->call.ranks + placed) % 2 ? SLOTS : 0;
             if (root_matters(w->call.op, root, w->call.ranks)) check_call(a, w);
         }
 }

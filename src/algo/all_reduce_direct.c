@@ -16,6 +16,7 @@ static void emit(hki_plan *p, const hki_call *c)
         const uint32_t owner = (me + P - k) % P;
         hki_plan_recv(p, owner, hki_out_part(c, P, owner));
     }
+    hki_plan_swaps(p); /* an owner sends when it has folded */
 }
 
 static hki_cost cost(const hki_call *c)

@@ -18,15 +18,19 @@ void hki_fold_all(hki_plan *p, const hki_call *c, hki_slice dst, hki_slice own)
 
 void hki_fold_at_owners(hki_plan *p, const hki_call *c, hki_slice dst)
 {
-    const uint32_t P = c->ranks, me = c->rank;
+    const uint32_t P = c->ranks, me = c->rank, slots = c->slots < 2 ? 2 : c->slots;
 
-    /* Owners in the same order everywhere, this rank's own fold in its turn. A fold needs P messages at once, so with sends in
-     * any rotated order and fewer slots than owners, owners would wait for each other in a circle; in this order owner j waits
-     * for nothing but owners below j. */
-    for (uint32_t j = 0; j < P; j++) {
+    /* With room for all messages each rank starts with another owner, and folds last. With less, a fold needing P messages at once, owners
+     * would wait for each other in a circle; so there ranks keep the order of owners, and fold once the slots after that of their turn are
+     * filled: owner j then waits for nothing but owners below j. */
+    const bool room = P <= slots; /* one more: the fold may be told in the same breath */
+    const uint32_t first = room ? (me + 1) % P : 0, turn = room ? P : me + slots;
+    for (uint32_t k = 0; k < P; k++) {
+        const uint32_t j = (first + k) % P;
         if (j != me) hki_plan_send(p, j, hki_in_part(c, P, j));
-        else hki_fold_all(p, c, dst, hki_in_part(c, P, me));
+        if (!room && k + 1 == (turn < P ? turn : P)) hki_fold_all(p, c, dst, hki_in_part(c, P, me));
     }
+    if (room) hki_fold_all(p, c, dst, hki_in_part(c, P, me));
 }
 
 /* ---- Ring ---- */

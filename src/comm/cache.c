@@ -43,7 +43,7 @@ static hk_status build(hk_comm *comm, hki_entry *e, const hki_key *key, const hk
         snprintf(error, 160, "%s by %s: %s", hki_op_name(c->op), algo->name, e->plan.error ? e->plan.error : hk_status_string(status));
         return status == HK_NO_MEMORY ? status : HK_UNSUPPORTED;
     }
-    hki_program_init(&e->program, &e->plan, comm->shape.slot_bytes);
+    if (!hki_program_init(&e->program, &e->plan, comm->shape.slot_bytes)) return HK_NO_MEMORY;
     e->key = *key;
     e->built = ++comm->builds;
     return HK_OK;
@@ -67,6 +67,7 @@ static hki_entry *entry_new(void)
 static void entry_free(hki_entry *e)
 {
     if (!e) return;
+    hki_program_fini(&e->program);
     hki_plan_fini(&e->plan);
     hki_free(e);
 }

@@ -17,6 +17,7 @@
 #include "tune/choose.h"
 
 #define HKI_CHANNELS 2
+#define HKI_LEND 2048          /* bytes of a buffer from which it is worth asking whether it can be lent */
 #define HKI_P2P HKI_CHANNELS /* the channel of send and recv */
 
 enum { HKI_ANY, HKI_ONLY_SHM, HKI_ONLY_TCP };
@@ -49,6 +50,7 @@ struct hk_comm {
     hki_peer **peers;            /* by rank; shared between communicators, counted by the block below */
     struct hki_peers *peer_block;
     bool any_tcp;
+    uint32_t near_ranks;         /* ranks that share this one's caches, itself included */
     hki_area area;
     hki_now *now;                /* in the area, or where hocket run reads it */
     hki_remote_comm *tcp;

@@ -68,6 +68,7 @@ hk_status hki_comm_make(hk_comm **out, hki_engine *e, const hki_settings *settin
     comm->waiting_end = &comm->waiting;
     comm->quick = (hk_request){.comm = comm, .kind = HKI_TASK_COLLECTIVE, .held = true, .timeout_us = settings->timeout_us};
     for (uint32_t r = 0; r < ranks; r++) comm->any_tcp |= peers[r]->group != peers[0]->group;
+    for (uint32_t r = 0; r < ranks; r++) comm->near_ranks += peers[r]->host_key == peers[rank]->host_key;
     comm->any_tcp = ranks > 1 && (comm->any_tcp || settings->transport == HKI_ONLY_TCP);
     choose_slots(comm, block->crowded);
     e->crowded |= block->crowded;

@@ -68,6 +68,7 @@ static hki_engine *engine_new(void)
     pthread_mutex_init(&e->lock, NULL);
     e->epoll = hki_epoll();
     e->remote = hki_transport_remote();
+    e->cache_bytes = hki_cache_bytes();
     return e;
 }
 

@@ -14,6 +14,7 @@ HK_API hk_status hk_mem_alloc(hk_comm *comm, size_t bytes, void **ptr)
     if (!ptr) return hki_error(comm, HK_INVALID, "hk_mem_alloc: ptr is NULL");
     pthread_mutex_lock(&comm->engine->lock);
     *ptr = hki_segment_alloc(comm->engine->segment, bytes);
+    comm->engine->shares_memory |= *ptr != NULL;
     pthread_mutex_unlock(&comm->engine->lock);
     return *ptr ? HK_OK : hki_error(comm, HK_NO_MEMORY, "hk_mem_alloc: no %zu bytes left in the segment of %zu MiB", bytes, comm->engine->segment->bytes >> 20);
 }

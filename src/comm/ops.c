@@ -109,7 +109,7 @@ static hk_status check(hk_comm *comm, const given *g, hki_call *c, size_t *in, s
         return hki_error(comm, HK_INVALID, "%s: %s is NULL", name, g->in_counts ? "recvcounts" : "sendcounts");
     *c = (hki_call){.op = g->op, .ranks = comm->shape.ranks, .rank = comm->shape.rank, .root = (uint32_t)g->root, .dtype = g->dtype,
                     .redop = g->redop, .count = g->count, .in_counts = g->in_counts, .in_displs = g->in_displs,
-                    .out_counts = g->out_counts, .out_displs = g->out_displs};
+                    .out_counts = g->out_counts, .out_displs = g->out_displs, .slots = comm->shape.slots};
     c->red.commutes = true;
     if (hki_op_reduces(g->op)) {
         if (!hki_redop_resolve(g->redop, c->ranks, &c->red)) return hki_error(comm, HK_INVALID, "%s: op is no reduction", name);

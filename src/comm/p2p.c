@@ -38,12 +38,13 @@ static hki_port *port_of(hk_comm *comm) { return comm->ports[HKI_P2P]; }
 static bool put(hk_comm *comm, uint32_t peer, const header *h, const void *payload, size_t n)
 {
     hki_port *p = port_of(comm);
-    void *at;
-    uint32_t nat;
-    if (p->ops->reserve(p, &peer, 1, sizeof *h + n, &at, &nat) != HKI_GO) return false;
-    memcpy(at, h, sizeof *h);
-    if (n) hki_copy((uint8_t *)at + sizeof *h, payload, n);
-    p->ops->commit(p, &peer, 1, sizeof *h + n, lane_fingerprint(comm));
+    const hki_outgoing o = {.peers = &peer, .n = 1, .bytes = sizeof *h + n, .fingerprint = lane_fingerprint(comm)};
+    void *at[2];
+    hki_places places = {.at = at};
+    if (p->ops->reserve(p, &o, &places) != HKI_GO) return false;
+    memcpy(at[0], h, sizeof *h);
+    if (n) hki_copy((uint8_t *)at[0] + sizeof *h, payload, n);
+    p->ops->commit(p, &o);
     comm->engine->progress++;
     return true;
 }

@@ -110,7 +110,6 @@ bool hki_task_clear(const hk_request *t)
 }
 
 static size_t temp_bytes(const hki_program *g) { return (g->windows < HKI_DEPTH ? 1 : HKI_DEPTH) * g->temp_bytes; }
-static size_t done_bytes(const hki_program *g) { return (size_t)HKI_DEPTH * g->plan->nsteps + 1; }
 
 static bool provide(const hki_store *have, hki_store *next, size_t want)
 {
@@ -128,7 +127,7 @@ bool hki_task_prepare(hk_comm *comm, hki_entry *e)
     if (HKI_LIKELY(e->prepared)) return true;
     for (uint32_t c = 0; c < HKI_CHANNELS; c++) {
         hki_channel *ch = &comm->channels[c];
-        if (!provide(&ch->temp, &ch->next_temp, temp_bytes(g)) || !provide(&ch->done, &ch->next_done, done_bytes(g))) return false;
+        if (!provide(&ch->temp, &ch->next_temp, temp_bytes(g)) || !provide(&ch->done, &ch->next_done, hki_program_done_bytes(g))) return false;
     }
     return e->prepared = true; /* stores only grow */
 }
@@ -150,13 +149,16 @@ static void start(hk_comm *comm, hk_request *t)
     hki_channel *ch = &comm->channels[t->channel];
     const hki_program *g = &t->entry->program;
     void *temp = take(&ch->temp, &ch->next_temp, temp_bytes(g));
-    take(&ch->done, &ch->next_done, done_bytes(g));
-    hki_run_start(&t->run, g, comm->ports[t->channel], t->in, t->out, temp, t->fingerprint);
+    void *done = take(&ch->done, &ch->next_done, hki_program_done_bytes(g));
+    hki_run_start(&t->run, g, comm->ports[t->channel], t->in, t->out, temp, done, t->fingerprint);
     t->run.sources = ch->sources;
     t->run.places = ch->places;
     t->run.marks = ch->marks;
     t->started = true;
-    if (comm->settings.executor == HKI_EVENT) hki_run_hand_over(&t->run, ch->done.at);
+    const size_t bytes = hki_max(t->in_bytes, t->out_bytes);
+    if (comm->engine->shares_memory && bytes >= HKI_LEND) hki_run_lend(&t->run, t->in_bytes, t->out_bytes);
+    t->run.far = !g->plan->call.in_place && (t->in_bytes + t->out_bytes) * comm->near_ranks > comm->engine->cache_bytes;
+    if (comm->settings.executor == HKI_EVENT) hki_run_hand_over(&t->run);
 }
 
 static void show_finished(hk_comm *comm, const hk_request *t)
@@ -200,6 +202,13 @@ void hki_task_finish(hk_request *t, hk_status status)
     }
 }
 
+/* A rank that failed took back what it had lent: its reason is the reason. */
+static void failed(hk_comm *comm, const hk_request *t)
+{
+    if (t->run.status == HK_ABORTED) hki_comm_check(comm, hki_now_us());
+    if (!comm->broken) hki_comm_fail(comm, t->run.status, t->run.culprit, t, 0);
+}
+
 /* Runs the channel's tasks in order as far as they go. */
 void hki_task_run_channel(hk_comm *comm, uint32_t channel)
 {
@@ -215,7 +224,7 @@ void hki_task_run_channel(hk_comm *comm, uint32_t channel)
         if (t->run.steps_done != before) comm->engine->progress++;
         if (state == HKI_RUN_BLOCKED) return;
         if (state == HKI_RUN_FAILED) {
-            hki_comm_fail(comm, t->run.status, t->run.culprit, t, 0);
+            failed(comm, t);
             return;
         }
         ch->head = t->queue;
@@ -250,7 +259,7 @@ bool hki_task_quick(hk_comm *comm, hki_entry *e, const void *in, void *out, size
     *task = hki_task_new(comm, HKI_TASK_COLLECTIVE);
     **task = *t;
     enlist(comm, *task);
-    if (state == HKI_RUN_FAILED) hki_comm_fail(comm, t->run.status, t->run.culprit, *task, 0);
+    if (state == HKI_RUN_FAILED) failed(comm, *task);
     return false;
 }
 
@@ -267,7 +276,7 @@ bool hki_comm_pump(hk_comm *comm)
         const bool was_blocked = t->started && !t->run.event;
         hki_task_run_channel(comm, c);
         if (was_blocked && ch->head == t && t->run.steps_done == done && !comm->broken && comm->settings.executor != HKI_INLINE)
-            hki_run_hand_over(&ch->head->run, ch->done.at);
+            hki_run_hand_over(&ch->head->run);
     }
     if (comm->p2p_open && !comm->broken) hki_p2p_pump(comm);
     return comm->engine->progress != before;

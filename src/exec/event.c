@@ -13,23 +13,23 @@ static void open_window(hki_run *r, uint32_t c)
 {
     const uint32_t n = r->program->plan->nsteps, k = c % HKI_DEPTH;
     memset(r->done[k], 0, n);
+    if (r->lends) memset(r->lent[k], 0, n * sizeof *r->lent[k]);
     r->left[k] = n;
     r->first[k] = 0;
 }
 
-void hki_run_hand_over(hki_run *r, uint8_t *done)
+void hki_run_hand_over(hki_run *r)
 {
-    const uint32_t n = r->program->plan->nsteps;
-    HKI_ASSERT(r->program->plan->hazards.ready);
-    for (uint32_t k = 0; k < HKI_DEPTH; k++) r->done[k] = done + (size_t)k * n;
-    for (uint32_t c = r->window; c < r->window + HKI_DEPTH; c++) open_window(r, c);
-    const uint32_t k = r->window % HKI_DEPTH;
+    const uint32_t n = r->program->plan->nsteps, k = r->window % HKI_DEPTH;
+    r->event = true;
+    if (r->window >= r->program->windows) return; /* only lent memory is waited for */
+    open_window(r, r->window + 1);
+    memset(r->done[k], 0, n);
     memset(r->done[k], 1, r->step);
     r->left[k] = n - r->step;
     r->first[k] = r->step;
     /* An inline run keeps its temporary blocks in place 0; they move along with a half-done window. */
     if (k != 0 && r->step != 0) memcpy(r->base[HKI_TEMP] + k * r->program->temp_bytes, r->base[HKI_TEMP], r->program->temp_bytes);
-    r->event = true;
 }
 
 static bool hazards_done(const hki_run *r, uint32_t k, uint32_t i)
@@ -123,5 +123,5 @@ hki_run_state hki_run_event(hki_run *r)
             moved = true;
         }
     } while (moved && r->window < windows);
-    return r->window >= windows ? HKI_RUN_DONE : HKI_RUN_BLOCKED;
+    return r->window >= windows ? hki_run_end(r) : HKI_RUN_BLOCKED;
 }

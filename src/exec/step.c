@@ -1,16 +1,220 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * A step gathers its operands first (messages to read, room to write), then moves bytes, then lets go of messages and room. Since
- * peek and reserve take nothing, a step that lacks an operand leaves no trace. */
+ * peek and reserve take nothing, a step that lacks an operand leaves no trace.
+ *
+ * Nearly all steps have operands in one piece of memory each; only these lend memory or are put. The others go piece by piece. */
 #include "exec/step.h"
-
-#include "kern/kern.h"
 
 #include <string.h>
 #ifdef HOCKET_FAULTS
 #include <stdio.h>
 #include <stdlib.h>
 #endif
+
+#define SMALL 64 /* bytes up to which a call costs more than the copy */
+
+static inline void move(void *dst, const void *src, size_t bytes)
+{
+    uint8_t *d = dst;
+    const uint8_t *s = src;
+    if (HKI_UNLIKELY(bytes > SMALL)) {
+        hki_copy(dst, src, bytes);
+        return;
+    }
+    for (; bytes >= 8; d += 8, s += 8, bytes -= 8) memcpy(d, s, 8);
+    for (; bytes; bytes--) *d++ = *s++;
+}
+
+static hki_go lacking(hki_run *r, uint32_t peer, bool to_send)
+{
+    r->waiting_for = peer;
+    r->waits_to_send = to_send;
+    return HKI_NOT_YET;
+}
+
+static hki_go broken(hki_run *r, hk_status status, uint32_t culprit)
+{
+    r->status = status;
+    r->culprit = culprit;
+    return HKI_BROKEN;
+}
+
+/* The message a step reads from peer, checked: it must be of this very call and of the length this rank expects. */
+static hki_go incoming(hki_run *r, uint32_t peer, size_t bytes, const void **data, bool *placed)
+{
+    hki_msg m = {0};
+    const hki_go go = r->port->ops->peek(r->port, peer, &m);
+    if (HKI_LIKELY(go == HKI_GO)) {
+        if (HKI_UNLIKELY(((m.fingerprint ^ r->fingerprint) & m.mask) || m.bytes != bytes)) return broken(r, HK_MISMATCH, peer);
+        if (HKI_UNLIKELY(m.placed && !placed)) return broken(r, HK_CORRUPT, peer); /* none was wanted there */
+        if (placed) *placed = m.placed;
+        *data = m.data;
+        return HKI_GO;
+    }
+    return go == HKI_NOT_YET ? lacking(r, peer, false) : broken(r, r->port->status, r->port->culprit);
+}
+
+static hki_go outgoing(hki_run *r, const hki_outgoing *o, hki_places *places)
+{
+    places->at = r->places;
+    const hki_go go = r->port->ops->reserve(r->port, o, places);
+    if (HKI_LIKELY(go == HKI_GO)) return go;
+    return go == HKI_NOT_YET ? lacking(r, r->port->holder, true) : broken(r, r->port->status, r->port->culprit);
+}
+
+static hki_outgoing message(const hki_run *r, const hki_step *s, size_t bytes)
+{
+    return (hki_outgoing){.peers = r->program->plan->peers + s->to, .n = s->nto, .bytes = bytes, .fingerprint = r->fingerprint};
+}
+
+/* Lets go of what was read and sends what was written. */
+static hki_go let_go(hki_run *r, const hki_step *s, const hki_outgoing *o, uint32_t window)
+{
+    const hki_plan *p = r->program->plan;
+    if (s->kind == HKI_STEP_RECV) r->port->ops->release(r->port, s->peer);
+    for (uint32_t k = 0; k < s->nsrc; k++)
+        if (p->srcs[s->src + k].buf == HKI_MSG) r->port->ops->release(r->port, p->srcs[s->src + k].first);
+    if (HKI_UNLIKELY(r->port->status)) return broken(r, r->port->status, r->port->culprit);
+    if (!s->nto) return HKI_GO;
+    const uint64_t mark = r->port->ops->commit(r->port, o);
+    if (HKI_UNLIKELY(mark != 0)) r->lent[window % HKI_DEPTH][s - p->steps] = r->last_lent = mark;
+    return HKI_GO;
+}
+
+#ifdef HOCKET_FAULTS
+/* A planted fault of test builds: HOCKET_FAULT=flip:rank=R,op=N,byte=B flips one bit of a message that rank R's N-th run sends. */
+static void plant(hki_run *r, const hki_places *places, size_t bytes)
+{
+    static _Thread_local uint64_t last, runs;
+    const char *fault = getenv("HOCKET_FAULT");
+    unsigned rank, op;
+    size_t byte;
+    if (!fault || sscanf(fault, "flip:rank=%u,op=%u,byte=%zu", &rank, &op, &byte) != 3 || rank != r->port->rank || !bytes || !places->n) return;
+    if (last != r->fingerprint) last = r->fingerprint, runs++;
+    if (runs == op) ((uint8_t *)places->at[0])[byte % bytes] ^= 1, runs++;
+}
+#endif
+
+/* ---- Steps whose operands are one piece of memory each */
+
+static inline uint8_t *here(const hki_run *r, uint8_t buf, size_t at, uint32_t window)
+{
+    const hki_program *g = r->program;
+    if (buf == HKI_TEMP) return r->base[buf] + (r->event ? window % HKI_DEPTH * g->temp_bytes : 0) + at;
+    return r->base[buf] + at + window * g->w * g->elem_bytes;
+}
+
+static inline size_t elems_of(const hki_program *g, size_t elems, uint32_t window)
+{
+    if (g->windows == 1) return elems;
+    const size_t from = window * g->w;
+    return elems <= from ? 0 : hki_min(elems - from, g->w);
+}
+
+/* Sources of a fold, checked and listed. */
+static hki_go gather(hki_run *r, const hki_step *s, size_t bytes, uint32_t window)
+{
+    const hki_program *g = r->program;
+    for (uint32_t k = 0; k < s->nsrc; k++) {
+        const hki_slice src = g->plan->srcs[s->src + k];
+        if (src.buf != HKI_MSG) {
+            r->sources[k] = here(r, src.buf, g->src_at[s->src + k], window);
+            continue;
+        }
+        const hki_go go = incoming(r, src.first, bytes, &r->sources[k], NULL);
+        if (go != HKI_GO) return go;
+    }
+    return HKI_GO;
+}
+
+/* What an earlier step lent of the memory that this one writes must have been read. */
+static hki_go reclaimed(hki_run *r, uint32_t i, uint32_t window)
+{
+    const hki_hazards *h = &r->program->plan->hazards;
+    const uint64_t *lent = r->lent[window % HKI_DEPTH];
+    for (uint32_t j = h->at[i]; j < h->at[i + 1]; j++)
+        if (lent[h->pred[j]] && !r->port->ops->settled(r->port, lent[h->pred[j]], false)) return lacking(r, r->port->holder, true);
+    return HKI_GO;
+}
+
+/* What the message offers and asks for beyond its bytes. */
+static void offer(const hki_run *r, const hki_step *s, const hki_ready *y, const uint8_t *mine, uint32_t window, hki_outgoing *o)
+{
+    const hki_program *g = r->program;
+    if (y->lends && r->lends >> s->slice.buf & 1) o->lent = mine;
+    o->window = window;
+    o->ordinal = g->ordinal + s->to;
+    o->holds = y->holds;
+    if (!y->wants || !(r->lends >> HKI_OUT & 1)) return;
+    const hki_ready *later = &g->steps[y->wants - 1];
+    o->wanted = here(r, HKI_OUT, later->at, window);
+    o->wanted_bytes = elems_of(g, later->elems, window) * g->elem_bytes;
+    o->wanted_ordinal = later->ordinal;
+}
+
+static void copy_to(void *dst, const void *src, size_t bytes, bool far)
+{
+    if (far) hki_copy_far(dst, src, bytes);
+    else move(dst, src, bytes);
+}
+
+/* One source, as it is, to this rank's memory (unless it is there) and into the message. */
+static void spread(const hki_run *r, uint8_t *mine, const void *from, size_t bytes, const hki_places *places, bool far)
+{
+    for (uint32_t k = 0; k < places->n; k++) copy_to(places->at[k], from, bytes, r->far && k >= places->near);
+    if (mine && mine != from) copy_to(mine, from, bytes, far);
+}
+
+static void fold(const hki_run *r, const hki_step *s, uint8_t *mine, size_t elems, size_t bytes, const hki_places *places, bool far)
+{
+    const hki_program *g = r->program;
+    void *dst[HKI_FOLD_MAX_DST];
+    if (far || (r->far && places->n > places->near)) {
+        /* The first place that readers will look at soon is written through the caches, the rest from there. */
+        void *near = places->near ? places->at[0] : far ? NULL : mine;
+        if (far) places->at[places->n] = mine; /* there is room for one more */
+        const uint32_t first = places->near ? 1 : 0, n = places->n + far;
+        hki_fold_far(g->fold, g->elem_bytes, near, places->at + first, n - first, r->sources, s->nsrc, elems, &g->plan->call.red, s->finish);
+        if (near && near != mine && !far) move(mine, near, bytes);
+        return;
+    }
+    uint32_t n = 0;
+    dst[n++] = mine;
+    for (uint32_t k = 0; k < places->n && n < HKI_FOLD_MAX_DST; k++) dst[n++] = places->at[k];
+    hki_fold_by(g->fold, dst, n, r->sources, s->nsrc, elems, &g->plan->call.red, s->finish);
+    for (uint32_t k = n - 1; k < places->n; k++) move(places->at[k], mine, bytes);
+}
+
+static hki_go try_single(hki_run *r, const hki_step *s, const hki_ready *y, uint32_t window)
+{
+    const hki_program *g = r->program;
+    const size_t elems = elems_of(g, y->elems, window), bytes = elems * g->elem_bytes;
+    if (elems == 0) return HKI_GO; /* the block has ended; so it has at the other end */
+    uint8_t *mine = here(r, s->slice.buf, y->at, window);
+    hki_places places = {0};
+    hki_outgoing o;
+    bool placed = false;
+    hki_go go = s->kind == HKI_STEP_RECV ? incoming(r, s->peer, bytes, &r->sources[0], &placed) : gather(r, s, bytes, window);
+    if (go != HKI_GO) return go;
+    if (r->last_lent && s->kind != HKI_STEP_SEND && (go = reclaimed(r, (uint32_t)(s - g->plan->steps), window)) != HKI_GO) return go;
+    if (s->nto) {
+        o = message(r, s, bytes);
+        if (r->lends) offer(r, s, y, mine, window, &o);
+        if ((go = outgoing(r, &o, &places)) != HKI_GO) return go;
+    }
+    const bool far = r->far && y->last && s->slice.buf == HKI_OUT;
+    if (s->kind == HKI_STEP_SEND) spread(r, NULL, mine, bytes, &places, false);
+    else if (s->kind == HKI_STEP_RECV) spread(r, mine, placed ? mine : r->sources[0], bytes, &places, far);
+    else if (s->kind == HKI_STEP_COPY && !s->finish) spread(r, mine, r->sources[0], bytes, &places, far);
+    else fold(r, s, mine, elems, bytes, &places, far);
+#ifdef HOCKET_FAULTS
+    if (s->nto) plant(r, &places, bytes);
+#endif
+    return let_go(r, s, &o, window);
+}
+
+/* ---- Steps with operands in several pieces */
 
 /* Elements of block b of a buffer that fall in window c. */
 static size_t piece_elems(const hki_program *g, uint8_t buf, uint32_t b, uint32_t c)
@@ -21,10 +225,7 @@ static size_t piece_elems(const hki_program *g, uint8_t buf, uint32_t b, uint32_
 
 static uint8_t *piece(const hki_run *r, uint8_t buf, uint32_t b, uint32_t c)
 {
-    const hki_program *g = r->program;
-    const size_t off = g->plan->blocks[buf].off[b];
-    if (buf == HKI_TEMP) return r->base[buf] + (c % HKI_DEPTH) * (r->event ? g->temp_bytes : 0) + off * g->elem_bytes;
-    return r->base[buf] + (off + c * g->w) * g->elem_bytes;
+    return here(r, buf, r->program->plan->blocks[buf].off[b] * r->program->elem_bytes, c);
 }
 
 /* Blocks of s from i on that lie one behind the other in memory: how many. */
@@ -59,73 +260,13 @@ static size_t run_elems(const hki_run *r, hki_slice s, uint32_t i, uint32_t n, u
     return e;
 }
 
-static hki_go lacking(hki_run *r, uint32_t peer, bool to_send)
-{
-    r->waiting_for = peer;
-    r->waits_to_send = to_send;
-    return HKI_NOT_YET;
-}
-
-static hki_go broken(hki_run *r, hk_status status, uint32_t culprit)
-{
-    r->status = status;
-    r->culprit = culprit;
-    return HKI_BROKEN;
-}
-
-/* The message a step reads from peer, checked: it must be of this very call and of the length this rank expects. */
-static hki_go incoming(hki_run *r, uint32_t peer, size_t bytes, const void **data)
-{
-    hki_msg m;
-    const hki_go go = r->port->ops->peek(r->port, peer, &m);
-    if (HKI_LIKELY(go == HKI_GO)) {
-        if (HKI_UNLIKELY(((m.fingerprint ^ r->fingerprint) & m.mask) || m.bytes != bytes)) return broken(r, HK_MISMATCH, peer);
-        *data = m.data;
-        return HKI_GO;
-    }
-    return go == HKI_NOT_YET ? lacking(r, peer, false) : broken(r, r->port->status, r->port->culprit);
-}
-
-static hki_go outgoing(hki_run *r, const hki_step *s, size_t bytes, uint32_t *nplaces)
-{
-    const hki_go go = r->port->ops->reserve(r->port, r->program->plan->peers + s->to, s->nto, bytes, r->places, nplaces);
-    if (HKI_LIKELY(go == HKI_GO)) return go;
-    return go == HKI_NOT_YET ? lacking(r, r->port->holder, true) : broken(r, r->port->status, r->port->culprit);
-}
-
-static hki_go try_token(hki_run *r, const hki_step *s)
-{
-    if (s->kind == HKI_STEP_POST) {
-        uint32_t nplaces;
-        const hki_go go = outgoing(r, s, 0, &nplaces);
-        if (go == HKI_GO) r->port->ops->commit(r->port, r->program->plan->peers + s->to, s->nto, 0, r->fingerprint);
-        return go;
-    }
-    const void *data;
-    const hki_go go = incoming(r, s->peer, 0, &data);
-    if (go == HKI_GO) r->port->ops->release(r->port, s->peer);
-    return go;
-}
-
-static hki_go gather(hki_run *r, const hki_step *s, size_t bytes)
-{
-    if (s->kind == HKI_STEP_RECV) return incoming(r, s->peer, bytes, &r->sources[0]);
-    for (uint32_t k = 0; k < s->nsrc; k++) {
-        const hki_slice src = r->program->plan->srcs[s->src + k];
-        if (src.buf != HKI_MSG) continue;
-        const hki_go go = incoming(r, src.first, bytes, &r->sources[k]);
-        if (go != HKI_GO) return go;
-    }
-    return HKI_GO;
-}
-
 /* Moves the piece that starts at block i (n blocks, `elems` elements), `at` bytes into every message concerned. */
-static void move(hki_run *r, const hki_step *s, uint32_t i, size_t elems, size_t at, uint32_t c, bool sends)
+static void move_piece(hki_run *r, const hki_step *s, uint32_t i, size_t elems, size_t at, uint32_t c, uint8_t *place)
 {
-    const hki_plan *p = r->program->plan;
-    const size_t bytes = elems * r->program->elem_bytes;
+    const hki_program *g = r->program;
+    const hki_plan *p = g->plan;
+    const size_t bytes = elems * g->elem_bytes;
     uint8_t *mine = piece(r, s->slice.buf, hki_slice_block(p, s->slice, i), c);
-    uint8_t *place = sends ? (uint8_t *)r->places[0] + at : NULL;
     if (s->kind == HKI_STEP_SEND) {
         hki_copy(place, mine, bytes);
         return;
@@ -147,59 +288,57 @@ static void move(hki_run *r, const hki_step *s, uint32_t i, size_t elems, size_t
         return;
     }
     void *dst[2] = {mine, place};
-    hki_fold(p->call.dtype, dst, place ? 2 : 1, list, s->nsrc, elems, &p->call.red, s->finish);
+    hki_fold_by(g->fold, dst, place ? 2 : 1, list, s->nsrc, elems, &p->call.red, s->finish);
 }
 
-#ifdef HOCKET_FAULTS
-/* A planted fault of test builds: HOCKET_FAULT=flip:rank=R,op=N,byte=B flips one bit of a message that rank R's N-th run sends. */
-static void plant(hki_run *r, size_t bytes)
+static hki_go try_pieces(hki_run *r, const hki_step *s, uint32_t window)
 {
-    static _Thread_local uint64_t last, runs;
-    const char *fault = getenv("HOCKET_FAULT");
-    unsigned rank, op;
-    size_t byte;
-    if (!fault || sscanf(fault, "flip:rank=%u,op=%u,byte=%zu", &rank, &op, &byte) != 3 || rank != r->port->rank || !bytes) return;
-    if (last != r->fingerprint) last = r->fingerprint, runs++;
-    if (runs == op) ((uint8_t *)r->places[0])[byte % bytes] ^= 1, runs++;
-}
-#endif
-
-static void let_go(hki_run *r, const hki_step *s, size_t bytes)
-{
-    const hki_plan *p = r->program->plan;
-    if (s->kind == HKI_STEP_RECV) r->port->ops->release(r->port, s->peer);
-    for (uint32_t k = 0; k < s->nsrc; k++)
-        if (p->srcs[s->src + k].buf == HKI_MSG) r->port->ops->release(r->port, p->srcs[s->src + k].first);
-    if (s->nto) r->port->ops->commit(r->port, p->peers + s->to, s->nto, bytes, r->fingerprint);
-}
-
-static void move_pieces(hki_run *r, const hki_step *s, uint32_t window)
-{
+    const hki_program *g = r->program;
+    const size_t elems = run_elems(r, s->slice, 0, s->slice.n, window), bytes = elems * g->elem_bytes;
+    if (elems == 0) return HKI_GO;
+    hki_places places = {0};
+    hki_outgoing o = message(r, s, bytes);
+    hki_go go = s->kind == HKI_STEP_RECV ? incoming(r, s->peer, bytes, &r->sources[0], NULL) : HKI_GO;
+    for (uint32_t k = 0; go == HKI_GO && k < s->nsrc; k++) {
+        const hki_slice src = g->plan->srcs[s->src + k];
+        if (src.buf == HKI_MSG) go = incoming(r, src.first, bytes, &r->sources[k], NULL);
+    }
+    if (go == HKI_GO && r->last_lent && s->kind != HKI_STEP_SEND) go = reclaimed(r, (uint32_t)(s - g->plan->steps), window);
+    if (go == HKI_GO && s->nto) go = outgoing(r, &o, &places);
+    if (go != HKI_GO) return go;
     size_t at = 0;
     for (uint32_t i = 0, n; i < s->slice.n; i += n) {
         n = run_length(r, s, i);
         const size_t e = run_elems(r, s->slice, i, n, window);
-        if (e) move(r, s, i, e, at, window, s->nto > 0);
-        at += e * r->program->elem_bytes;
+        if (e) move_piece(r, s, i, e, at, window, places.n ? (uint8_t *)places.at[0] + at : NULL);
+        at += e * g->elem_bytes;
     }
+#ifdef HOCKET_FAULTS
+    if (s->nto) plant(r, &places, bytes);
+#endif
+    for (uint32_t k = 1; k < places.n; k++) hki_copy(places.at[k], places.at[0], bytes);
+    return let_go(r, s, &o, window);
+}
+
+static hki_go try_token(hki_run *r, const hki_step *s)
+{
+    if (s->kind == HKI_STEP_POST) {
+        hki_places places;
+        const hki_outgoing o = message(r, s, 0);
+        const hki_go go = outgoing(r, &o, &places);
+        if (go == HKI_GO) r->port->ops->commit(r->port, &o);
+        return go;
+    }
+    const void *data;
+    const hki_go go = incoming(r, s->peer, 0, &data, NULL);
+    if (go == HKI_GO) r->port->ops->release(r->port, s->peer);
+    return go;
 }
 
 hki_go hki_step_try(hki_run *r, const hki_step *s, uint32_t window)
 {
+    const hki_ready *y = &r->program->steps[s - r->program->plan->steps];
+    if (HKI_LIKELY(y->elems)) return try_single(r, s, y, window);
     if (s->kind >= HKI_STEP_POST) return window == 0 ? try_token(r, s) : HKI_GO;
-    const size_t elems = s->flat_elems ? s->flat_elems : run_elems(r, s->slice, 0, s->slice.n, window), bytes = elems * r->program->elem_bytes;
-    if (elems == 0) return HKI_GO; /* the blocks have ended; so they have at the other end */
-    hki_go go = gather(r, s, bytes);
-    if (go != HKI_GO) return go;
-    uint32_t nplaces = 0;
-    if (s->nto && (go = outgoing(r, s, bytes, &nplaces)) != HKI_GO) return go;
-
-    if (s->flat_elems) move(r, s, 0, elems, 0, window, s->nto > 0);
-    else move_pieces(r, s, window);
-#ifdef HOCKET_FAULTS
-    if (s->nto) plant(r, bytes);
-#endif
-    for (uint32_t k = 1; k < nplaces; k++) hki_copy(r->places[k], r->places[0], bytes);
-    let_go(r, s, bytes);
-    return HKI_GO;
+    return try_pieces(r, s, window);
 }

@@ -46,6 +46,22 @@ HKI_PACK(bf16, bf16_to, bf16_from)
 #define HKI_HAVE_AVX2
 #include "kern/fold_body.h"
 
+/* The head up to a line's boundary and the tail are stored the plain way. */
+static void stream(void *dst, const void *src, size_t n)
+{
+    uint8_t *d = dst;
+    const uint8_t *s = src;
+    const size_t head = hki_min(n, (size_t)-(uintptr_t)d % HKI_LINE);
+    copy(d, s, head);
+    d += head, s += head, n -= head;
+    for (; n >= HKI_LINE; d += HKI_LINE, s += HKI_LINE, n -= HKI_LINE) {
+        const __m256i a = _mm256_loadu_si256((const __m256i *)s), b = _mm256_loadu_si256((const __m256i *)(s + 32));
+        _mm256_stream_si256((__m256i *)d, a);
+        _mm256_stream_si256((__m256i *)(d + 32), b);
+    }
+    copy(d, s, n);
+}
+
 static bool usable(void)
 {
     __builtin_cpu_init();
@@ -62,5 +78,6 @@ const hki_isa hki_isa_avx2 = {
 #ifdef HKI_HAVE_AVX2
     .fold = HKI_FOLD_TABLE,
     .copy = copy,
+    .stream = stream,
 #endif
 };

@@ -70,26 +70,78 @@ bool hki_fold_supported(hk_dtype dtype, const hki_reduction *r)
     return r->finish != HKI_FINISH_AVG || r->divisor > 0;
 }
 
+hki_folder hki_fold_find(hk_dtype dtype, const hki_reduction *r)
+{
+    HKI_ASSERT(hki_fold_supported(dtype, r));
+    const hki_fold_fn fn = current()->fold[dtype][r->op];
+    return (hki_folder){fn ? fn : hki_isa_ref.fold[dtype][r->op], hki_dtype_is_float(dtype)};
+}
+
+void hki_fold_by(hki_folder f, void *const *dst, unsigned ndst, const void *const *src, unsigned nsrc, size_t count, const hki_reduction *r,
+                 bool apply_finish)
+{
+    const __auto_type fp = fp_get();
+    const bool differs = f.floats && (fp & ~(__typeof__(fp))FP_STICKY) != FP_DEFAULT;
+    if (HKI_UNLIKELY(differs)) fp_set(FP_DEFAULT);
+    f.fn(dst, ndst, src, nsrc, count, r, apply_finish);
+    if (HKI_UNLIKELY(differs)) fp_set(fp);
+}
+
 void hki_fold(hk_dtype dtype, void *const *dst, unsigned ndst, const void *const *src, unsigned nsrc, size_t count,
               const hki_reduction *r, bool apply_finish)
 {
-    HKI_ASSERT(nsrc >= 1 && ndst >= 1 && ndst <= HKI_FOLD_MAX_DST && hki_fold_supported(dtype, r));
-    if (!count) return;
-    hki_fold_fn fn = current()->fold[dtype][r->op];
-    if (!fn) fn = hki_isa_ref.fold[dtype][r->op];
-    if (!hki_dtype_is_float(dtype)) {
-        fn(dst, ndst, src, nsrc, count, r, apply_finish);
-        return;
-    }
-    const __auto_type fp = fp_get();
-    const bool differs = (fp & ~(__typeof__(fp))FP_STICKY) != FP_DEFAULT;
-    if (HKI_UNLIKELY(differs)) fp_set(FP_DEFAULT);
-    fn(dst, ndst, src, nsrc, count, r, apply_finish);
-    if (HKI_UNLIKELY(differs)) fp_set(fp);
+    HKI_ASSERT(nsrc >= 1 && ndst >= 1 && ndst <= HKI_FOLD_MAX_DST);
+    if (count) hki_fold_by(hki_fold_find(dtype, r), dst, ndst, src, nsrc, count, r, apply_finish);
 }
 
 void hki_copy(void *dst, const void *src, size_t bytes)
 {
     const hki_copy_fn fn = current()->copy;
     (fn ? fn : hki_isa_ref.copy)(dst, src, bytes);
+}
+
+/* Streaming stores are not ordered with the plain ones that tell of them. */
+static void drain(void)
+{
+#if defined(__x86_64__)
+    _mm_sfence();
+#endif
+}
+
+static hki_copy_fn streaming(void)
+{
+    const hki_isa *isa = current();
+    return isa->stream ? isa->stream : isa->copy ? isa->copy : hki_isa_ref.copy;
+}
+
+void hki_copy_far(void *dst, const void *src, size_t bytes)
+{
+    streaming()(dst, src, bytes);
+    drain();
+}
+
+#define FAR_SOURCES 64 /* sources whose places are moved along block by block; more are folded the plain way */
+
+void hki_fold_far(hki_folder f, size_t elem_bytes, void *near, void *const *far, unsigned nfar, const void *const *src, unsigned nsrc,
+                  size_t count, const hki_reduction *r, bool apply_finish)
+{
+    enum { BLOCK = 4096 };
+    uint8_t block[BLOCK] __attribute__((aligned(HKI_LINE)));
+    const void *from[FAR_SOURCES];
+    const hki_copy_fn stream = streaming();
+    if (nsrc > FAR_SOURCES) {
+        void *first = near ? near : far[0];
+        hki_fold_by(f, &first, 1, src, nsrc, count, r, apply_finish);
+        for (unsigned k = near ? 0 : 1; k < nfar; k++) hki_copy(far[k], first, count * elem_bytes);
+        return;
+    }
+    const size_t bytes = count * elem_bytes;
+    for (size_t at = 0, n; at < bytes; at += n) {
+        n = hki_min(BLOCK, bytes - at);
+        void *to = near ? (uint8_t *)near + at : block;
+        for (unsigned k = 0; k < nsrc; k++) from[k] = (const uint8_t *)src[k] + at;
+        hki_fold_by(f, &to, 1, from, nsrc, n / elem_bytes, r, apply_finish);
+        for (unsigned k = 0; k < nfar; k++) stream((uint8_t *)far[k] + at, to, n);
+    }
+    drain();
 }

@@ -38,6 +38,7 @@ typedef struct hki_isa {
     bool (*usable)(void);                   /* does this CPU have it? */
     hki_fold_fn fold[HK_DTYPES][HKI_ROPS];  /* NULL: the reference's */
     hki_copy_fn copy;                       /* NULL: the reference's */
+    hki_copy_fn stream;                     /* a copy that leaves no line of dst in the caches; NULL: copy */
 } hki_isa;
 
 /* Every registered instruction set, NULL-terminated (generated at build time). */
@@ -51,8 +52,24 @@ const char *hki_kern_isa(void);
 /* Is (dtype, op, finish) defined at all? BAND, BOR, BXOR: integers; HKI_FINISH_SCALE: floats; everything else is. */
 bool hki_fold_supported(hk_dtype dtype, const hki_reduction *r);
 
+/* A fold looked up once for many calls. */
+typedef struct hki_folder {
+    hki_fold_fn fn;
+    bool floats;    /* needs the floating-point environment looked after */
+} hki_folder;
+
+hki_folder hki_fold_find(hk_dtype dtype, const hki_reduction *r);
+void hki_fold_by(hki_folder, void *const *dst, unsigned ndst, const void *const *src, unsigned nsrc, size_t count, const hki_reduction *r,
+                 bool apply_finish);
 void hki_fold(hk_dtype dtype, void *const *dst, unsigned ndst, const void *const *src, unsigned nsrc, size_t count,
               const hki_reduction *r, bool apply_finish);
 void hki_copy(void *dst, const void *src, size_t bytes);
+
+/* The same for destinations that nobody reads soon: their old lines are not fetched and their new ones push nothing out of the caches.
+ * Slower than the plain forms unless they are larger than the caches. `near`: a destination to be written the plain way, or NULL; any
+ * number of `far` ones. elem_bytes: of dtype. Everything is visible to other cores before a later store of this thread is. */
+void hki_fold_far(hki_folder, size_t elem_bytes, void *near, void *const *far, unsigned nfar, const void *const *src, unsigned nsrc,
+                  size_t count, const hki_reduction *r, bool apply_finish);
+void hki_copy_far(void *dst, const void *src, size_t bytes);
 
 #endif

@@ -5,11 +5,21 @@
 
 #include <string.h>
 
-#define INLINE UINT32_MAX
+/* Where a message is, if not in the ring: in its line; in its sender's memory; where its reader wanted it. */
+enum { INLINE = UINT32_MAX, LENT = UINT32_MAX - 1, PUT = UINT32_MAX - 2 };
 
 typedef struct line {
-    union { uint8_t payload[HKI_SHM_INLINE]; uint64_t fingerprint; };
-    uint32_t bytes, place; /* place: INLINE, or where in the ring of payload, in lines */
+    union {
+        uint8_t payload[HKI_SHM_INLINE];
+        struct {
+            uint64_t fingerprint;
+            uint64_t at;           /* LENT, PUT: in the segment of sender, reader */
+            uint64_t wanted;       /* in the sender's segment: where it wants message `wanted_ordinal` of that window; 0: nowhere */
+            uint64_t wanted_bytes;
+            uint32_t window, wanted_ordinal;
+        };
+    };
+    uint32_t bytes, place; /* place: one of the above, or where in the ring, in lines */
     _Atomic uint64_t word; /* sequence | fingerprint << 32 */
 } line;
 _Static_assert(sizeof(line) == HKI_LINE, "one cache line");
@@ -30,6 +40,15 @@ _Static_assert(sizeof(pair) == HKI_LINE, "one cache line");
 
 typedef struct reader { uint32_t peer, seq; } reader;
 
+/* Where one end wants a message of the other; per pair one for windows of even, one for windows of odd number. (A rank is done with a
+ * window only when it has what it wanted of it, so none of these is overwritten while it is good.) */
+typedef struct wish {
+    uint64_t fingerprint, at, bytes;
+    uint32_t window, ordinal;
+    uint32_t seq;                   /* of the message that told it */
+} wish;
+#define WISHES 2
+
 typedef struct shm_port {
     hki_port port;
     hki_area *area;
@@ -41,12 +60,17 @@ typedef struct shm_port {
     uint64_t first, last;        /* messages not yet reclaimed: parcels[first % PARCELS ...) */
     struct parcel { uint64_t begin; uint32_t readers; } parcels[HKI_SHM_LINES];
     reader *readers;             /* per parcel `ranks` entries */
+    wish *theirs, *ours;         /* WISHES per peer; kept by who may put, and by who wants */
+    uint64_t *put_at;            /* what the last reserve found: per peer of the message, where to put it; 0: not by put */
+    uint64_t lent_at;            /* the same: where in this segment the payload is lent; 0: not lent */
     _Alignas(HKI_LINE) uint8_t scratch[HKI_SHM_INLINE];
 } shm_port;
 
 /* Payload written to lines that no cache holds any more is several times faster than to lines that the reader still has (2 ranks on one
  * die, 32 KiB: 1.9 against 4.8 us): the rings of the channels that take turns are together larger than a second-level cache. */
 static size_t ring_bytes(const hki_shape *s) { return hki_max((s->slots + 1) * s->slot_bytes, (size_t)HKI_SHM_RING); }
+
+#define PUTTING_US 1000000 /* for a put into this rank's memory to end, when it fails */
 
 static void lay_out(hki_area *a)
 {
@@ -152,6 +176,10 @@ void hki_area_fail(hki_area *a, const hki_notice *n)
     h->notice = *n;
     atomic_store(&h->state, (uint32_t)HKI_AREA_FAILED);
     hki_area_ring(a);
+    /* Who puts into our buffers has not seen this yet; a moment later none does. */
+    const uint64_t until = hki_now_us() + PUTTING_US;
+    for (uint32_t r = 0; r < a->shape.ranks; r++)
+        while (a->there[r] && r != a->shape.rank && atomic_load(&((hki_area_head *)a->there[r])->putting) && hki_now_us() < until) hki_yield();
 }
 
 static void ring_if_asleep(hki_area *a, uint32_t rank)
@@ -254,22 +282,71 @@ static bool make_room(shm_port *p, uint64_t n)
 
 static uint8_t *head_of(shm_port *p) { return p->ring + p->head % (ring_bytes(&p->area->shape) / HKI_LINE) * HKI_LINE; }
 
-static hki_go reserve(hki_port *port, const uint32_t *peers, uint32_t n, size_t bytes, void **at, uint32_t *nat)
+/* ---- Putting: into memory of a peer, which may fail and go its way at any moment. Who puts says so first and then looks whether the
+ * peer has failed; a peer that fails says so first and then waits for those who put (hki_area_fail). */
+
+static bool touch(uint64_t a, uint64_t an, uint64_t b, uint64_t bn) { return a < b + bn && b < a + an; }
+
+/* Where peer wants this message, or 0. The message that told it must be read, or be about to be by the very step that sends this one;
+ * memory that it lends must then be no other than what is wanted, or apart from it: a step reads an element before it writes it. */
+static uint64_t wanted_by(shm_port *p, uint32_t peer, const hki_outgoing *o, uint32_t ordinal)
+{
+    const pair *q = &p->pairs[peer];
+    const wish *w = &p->theirs[peer * WISHES + o->window % WISHES];
+    if (!w->at || w->fingerprint != o->fingerprint || w->window != o->window || w->ordinal != ordinal || w->bytes != o->bytes) return 0;
+    if (w->seq == q->taken + 1) {
+        const line *l = &q->in[w->seq % HKI_SHM_LINES];
+        if (!o->holds || (l->place == LENT && l->at != w->at && touch(l->at, l->bytes, w->at, w->bytes))) return 0;
+    } else if ((int32_t)(q->taken - w->seq) < 0) {
+        return 0;
+    }
+    return q->view && w->at >= sizeof(hki_segment_head) && w->at <= q->view->bytes && o->bytes <= q->view->bytes - w->at ? w->at : 0;
+}
+
+/* Fills places with the memory of those peers who want the message; returns how many. */
+static uint32_t find_wanted(shm_port *p, const hki_outgoing *o, void **at)
+{
+    uint32_t n = 0;
+    _Atomic uint32_t *putting = &hki_area_mine(p->area)->putting;
+    for (uint32_t i = 0; i < o->n; i++) {
+        p->put_at[i] = o->ordinal && o->bytes >= HKI_SHM_LENT ? wanted_by(p, o->peers[i], o, o->ordinal[i]) : 0;
+        if (!p->put_at[i]) continue;
+        atomic_store(putting, 1u);
+        if (atomic_load(&hki_area_of(p->area, o->peers[i])->state) == HKI_AREA_LIVE) at[n++] = p->pairs[o->peers[i]].view->base + p->put_at[i];
+        else p->put_at[i] = 0;
+    }
+    if (!n && o->ordinal) atomic_store_explicit(putting, 0u, memory_order_release);
+    return n;
+}
+
+static hki_go reserve(hki_port *port, const hki_outgoing *o, hki_places *places)
 {
     shm_port *p = (shm_port *)port;
-    HKI_ASSERT(bytes <= port->slot_bytes);
-    for (uint32_t i = 0; i < n; i++) {
-        const pair *q = &p->pairs[peers[i]];
-        if (q->sent - q->acked >= HKI_SHM_LINES && !passed(p, peers[i], q->sent + 1 - HKI_SHM_LINES)) return port->holder = peers[i], HKI_NOT_YET;
+    HKI_ASSERT(o->bytes <= port->slot_bytes);
+    for (uint32_t i = 0; i < o->n; i++) {
+        const pair *q = &p->pairs[o->peers[i]];
+        if (q->sent - q->acked >= HKI_SHM_LINES && !passed(p, o->peers[i], q->sent + 1 - HKI_SHM_LINES))
+            return port->holder = o->peers[i], HKI_NOT_YET;
     }
-    *nat = 1;
-    if (bytes <= HKI_SHM_INLINE) {
-        const pair *q = &p->pairs[peers[0]];
-        at[0] = n == 1 ? q->out[(q->sent + 1) % HKI_SHM_LINES].payload : p->scratch;
+    places->n = places->near = 1;
+    p->lent_at = 0;
+    if (o->bytes <= HKI_SHM_INLINE) {
+        const pair *q = &p->pairs[o->peers[0]];
+        places->at[0] = o->n == 1 ? q->out[(q->sent + 1) % HKI_SHM_LINES].payload : p->scratch;
         return HKI_GO;
     }
-    if (!make_room(p, (bytes + HKI_LINE - 1) / HKI_LINE)) return HKI_NOT_YET;
-    at[0] = head_of(p);
+    if (o->lent && o->bytes >= HKI_SHM_LENT) hki_segment_find(p->area->segment, o->lent, o->bytes, &p->lent_at);
+    /* Even what is lent or put takes its turn among the parcels. */
+    if (!make_room(p, p->lent_at ? 0 : (o->bytes + HKI_LINE - 1) / HKI_LINE)) return HKI_NOT_YET;
+    const uint32_t put = find_wanted(p, o, places->at + 1);
+    if (put == o->n || p->lent_at) { /* no copy of ours */
+        memmove(places->at, places->at + 1, put * sizeof *places->at);
+        places->n = put;
+        places->near = 0;
+        return HKI_GO;
+    }
+    places->at[0] = head_of(p);
+    places->n = 1 + put;
     return HKI_GO;
 }
 
@@ -279,32 +356,97 @@ static void copy_words(uint8_t *to, const uint8_t *from, size_t bytes)
     for (size_t at = 0; at < bytes; at += 8) memcpy(to + at, from + at, 8);
 }
 
-static void commit(hki_port *port, const uint32_t *peers, uint32_t n, size_t bytes, uint64_t fingerprint)
+/* What a message tells of this rank's wishes. */
+static void tell_wish(shm_port *p, const hki_outgoing *o, uint32_t seq, line *l)
+{
+    uint64_t at = 0;
+    if (o->wanted && o->n == 1 && o->wanted_bytes >= HKI_SHM_LENT && hki_segment_find(p->area->segment, o->wanted, o->wanted_bytes, &at)) {
+        p->ours[o->peers[0] * WISHES + o->window % WISHES] =
+            (wish){o->fingerprint, at, o->wanted_bytes, o->window, o->wanted_ordinal, seq};
+        l->wanted_bytes = o->wanted_bytes;
+        l->window = o->window;
+        l->wanted_ordinal = o->wanted_ordinal;
+    }
+    l->wanted = at;
+}
+
+static uint64_t commit(hki_port *port, const hki_outgoing *o)
 {
     shm_port *p = (shm_port *)port;
-    const bool outside = bytes > HKI_SHM_INLINE;
-    const uint32_t place = outside ? (uint32_t)(p->head % (ring_bytes(&p->area->shape) / HKI_LINE)) : INLINE;
+    const bool outside = o->bytes > HKI_SHM_INLINE;
+    const uint32_t place = !outside ? INLINE : p->lent_at ? LENT : (uint32_t)(p->head % (ring_bytes(&p->area->shape) / HKI_LINE));
     reader *r = p->readers + (p->last % HKI_SHM_LINES) * port->ranks;
-    for (uint32_t i = 0; i < n; i++) {
-        pair *q = &p->pairs[peers[i]];
+    uint32_t readers = 0, put = 0;
+    for (uint32_t i = 0; i < o->n; i++) {
+        pair *q = &p->pairs[o->peers[i]];
         const uint32_t seq = ++q->sent;
         line *l = &q->out[seq % HKI_SHM_LINES];
-        if (outside) {
-            l->fingerprint = fingerprint;
-            r[i] = (reader){peers[i], seq};
-        } else if (n > 1) {
-            copy_words(l->payload, p->scratch, bytes);
-        }
-        l->bytes = (uint32_t)bytes;
+        l->bytes = (uint32_t)o->bytes;
         l->place = place;
-        publish64(p, q, &l->word, seq | fingerprint << 32);
+        if (outside) {
+            l->fingerprint = o->fingerprint;
+            l->at = p->lent_at;
+            tell_wish(p, o, seq, l);
+            if (p->put_at[i]) l->place = PUT, l->at = p->put_at[i], put++;
+            else r[readers++] = (reader){o->peers[i], seq};
+        } else if (o->n > 1) {
+            copy_words(l->payload, p->scratch, o->bytes);
+        }
+        publish64(p, q, &l->word, seq | o->fingerprint << 32);
     }
-    if (outside) {
-        p->parcels[p->last++ % HKI_SHM_LINES] = (struct parcel){p->head, n};
-        p->head += (bytes + HKI_LINE - 1) / HKI_LINE;
+    if (put) atomic_store_explicit(&hki_area_mine(p->area)->putting, 0u, memory_order_release);
+    port->stats.messages_sent += o->n;
+    port->stats.bytes_sent += o->n * o->bytes;
+    if (!readers) return 0;
+    p->parcels[p->last++ % HKI_SHM_LINES] = (struct parcel){p->head, readers};
+    if (p->lent_at) return p->last;
+    p->head += (o->bytes + HKI_LINE - 1) / HKI_LINE;
+    return 0;
+}
+
+static bool settled(hki_port *port, uint64_t mark, bool up_to)
+{
+    shm_port *p = (shm_port *)port;
+    while (up_to && p->first < mark)
+        if (!reclaim(p)) return false;
+    if (p->first >= mark) return true;
+    struct parcel *c = &p->parcels[(mark - 1) % HKI_SHM_LINES];
+    const reader *r = p->readers + ((mark - 1) % HKI_SHM_LINES) * port->ranks;
+    for (; c->readers; c->readers--)
+        if (!passed(p, r[c->readers - 1].peer, r[c->readers - 1].seq)) return port->holder = r[c->readers - 1].peer, false;
+    return true;
+}
+
+static bool lendable(hki_port *port, const void *memory, size_t bytes)
+{
+    uint64_t at;
+    return hki_segment_find(((shm_port *)port)->area->segment, memory, bytes, &at);
+}
+
+/* The message is outside its line. false: nothing that a peer could have sent in good faith. */
+static bool locate(shm_port *p, uint32_t peer, const line *l, uint32_t place, hki_msg *m)
+{
+    const pair *q = &p->pairs[peer];
+    const uint64_t at = l->at;
+    if (l->wanted) {
+        wish *w = &p->theirs[peer * WISHES + l->window % WISHES];
+        *w = (wish){l->fingerprint, l->wanted, l->wanted_bytes, l->window, l->wanted_ordinal, q->taken + 1};
     }
-    port->stats.messages_sent += n;
-    port->stats.bytes_sent += n * bytes;
+    if (place == PUT) {
+        const wish *w = &p->ours[peer * WISHES];
+        if (at != w[0].at && at != w[1].at) return false;
+        m->data = NULL;
+        m->placed = true;
+        return true;
+    }
+    if (place == LENT) {
+        if (!q->view || at < sizeof(hki_segment_head) || at > q->view->bytes || m->bytes > q->view->bytes - at) return false;
+        m->data = q->view->base + at;
+        return true;
+    }
+    if ((uint64_t)place * HKI_LINE + m->bytes > ring_bytes(&p->area->shape)) return false;
+    m->data = ring_of(p->area, p->area->there[peer], p->channel) + (size_t)place * HKI_LINE;
+    return true;
 }
 
 static hki_go peek(hki_port *port, uint32_t peer, hki_msg *m)
@@ -318,29 +460,40 @@ static hki_go peek(hki_port *port, uint32_t peer, hki_msg *m)
     if ((uint32_t)word != seq) return HKI_NOT_YET;
     const uint32_t bytes = l->bytes, place = l->place;
     m->bytes = bytes;
+    m->placed = false;
     if (place == INLINE && bytes <= HKI_SHM_INLINE) {
         m->data = l->payload;
         m->fingerprint = word >> 32;
         m->mask = UINT32_MAX;
         return HKI_GO;
     }
-    if (bytes > port->slot_bytes || (uint64_t)place * HKI_LINE + bytes > ring_bytes(&p->area->shape)) {
+    if (bytes > port->slot_bytes || !locate(p, peer, l, place, m)) {
         hki_port_break(port, HK_CORRUPT, peer);
         return HKI_BROKEN;
     }
-    m->data = ring_of(p->area, p->area->there[peer], p->channel) + (size_t)place * HKI_LINE;
     m->fingerprint = l->fingerprint;
     m->mask = UINT64_MAX;
     return HKI_GO;
+}
+
+/* What was read of lent memory counts only if the lender had not failed by then: a rank that fails gives its buffers back to its caller. */
+static void check_lender(shm_port *p, uint32_t peer)
+{
+    atomic_thread_fence(memory_order_acquire);
+    const hki_area_head *h = hki_area_of(p->area, peer);
+    if (h && atomic_load(&h->state) == HKI_AREA_FAILED) hki_port_break(&p->port, HK_ABORTED, peer);
 }
 
 static void release(hki_port *port, uint32_t peer)
 {
     shm_port *p = (shm_port *)port;
     pair *q = &p->pairs[peer];
-    const uint32_t seq = ++q->taken, bytes = q->in[seq % HKI_SHM_LINES].bytes;
+    const uint32_t seq = ++q->taken;
+    const line *l = &q->in[seq % HKI_SHM_LINES];
+    const uint32_t bytes = l->bytes;
     port->stats.messages_received++;
     port->stats.bytes_received += bytes;
+    if (HKI_UNLIKELY(l->place == LENT && bytes > HKI_SHM_INLINE)) check_lender(p, peer);
     /* Only a writer short of room or lines waits for an ack; it runs out of lines after 64. */
     if (bytes <= HKI_SHM_INLINE && seq % 16) atomic_store_explicit(q->ack, seq, memory_order_release);
     else publish32(p, q, q->ack, seq);
@@ -358,10 +511,12 @@ static void close_port(hki_port *port)
     shm_port *p = (shm_port *)port;
     hki_free(p->pairs);
     hki_free(p->readers);
+    hki_free(p->theirs);
+    hki_free(p->put_at);
     hki_free(p);
 }
 
-static const hki_port_ops ops = {reserve, commit, peek, release, unread, close_port};
+static const hki_port_ops ops = {reserve, commit, settled, lendable, peek, release, unread, close_port};
 
 hki_port *hki_shm_port(hki_area *a, uint32_t channel)
 {
@@ -374,10 +529,13 @@ hki_port *hki_shm_port(hki_area *a, uint32_t channel)
     p->ring = ring_of(a, a->base, channel);
     p->pairs = hki_alloc(s->ranks * sizeof *p->pairs);
     p->readers = hki_alloc((size_t)HKI_SHM_LINES * s->ranks * sizeof *p->readers);
-    if (!p->pairs || !p->readers) {
+    p->theirs = hki_alloc(2 * WISHES * s->ranks * sizeof *p->theirs);
+    p->put_at = hki_alloc(s->ranks * sizeof *p->put_at);
+    if (!p->pairs || !p->readers || !p->theirs || !p->put_at) {
         close_port(&p->port);
         return NULL;
     }
+    p->ours = p->theirs + WISHES * s->ranks;
     for (uint32_t r = 0; r < s->ranks; r++)
         p->pairs[r] = (pair){.out = lines_of(a, a->base, channel, r), .ack = ack_at(a, a->base, channel, r), .view = a->peers[r]->view};
     return &p->port;

@@ -12,6 +12,9 @@
  * line is written again only when the reader's ack has passed it, a piece of the ring when every addressed reader's has. The ring has
  * room for shape.slots messages of the largest size at least.
  *
+ * Between ranks that see each other's segments large messages go without a copy (net/lane.h): a line then names a place in the sender's
+ * segment (lent) or, if the reader had told of a wish with an earlier message of its own, in the reader's (put).
+ *
  * Sleep: a sleeper raises `asleep` in its segment head and looks once more; a writer publishes, then reads `asleep`. With a full fence
  * between the two on both sides one sees the other. Where both processes can (segment heads' `fences`), the sleeper alone pays for it:
  * its hki_fence_all() is a fence on every CPU that runs one of them, and a writer's store costs a store. */
@@ -23,6 +26,7 @@
 #define HKI_SHM_LINES 64
 #define HKI_SHM_INLINE 48
 #define HKI_SHM_RING (1 << 20) /* bytes of a channel's ring at least */
+#define HKI_SHM_LENT 1024     /* bytes from which a message is worth lending or putting */
 #define HKI_RECORDS 32
 
 enum { HKI_AREA_LIVE = 1, HKI_AREA_FAILED };
@@ -44,6 +48,7 @@ _Static_assert(sizeof(hki_now) == 128, "fixed size");
 typedef struct hki_area_head {
     _Atomic uint64_t uid;               /* of the communicator; anything else: the owner has left and the memory is another's */
     _Atomic uint32_t state;             /* on a line that rarely changes: others look at it before each operation */
+    _Alignas(HKI_LINE) _Atomic uint32_t putting; /* the owner is writing to memory of another */
     _Alignas(HKI_LINE) hki_notice notice; /* valid once state is HKI_AREA_FAILED */
     _Alignas(HKI_LINE) hki_now now;
     _Alignas(HKI_LINE) _Atomic uint64_t entered; /* last sequence in records[] */

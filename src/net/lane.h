@@ -5,7 +5,12 @@
  *
  * A lane is first in, first out, bounded and reliable. Messages are written in place (reserve, store, commit) and read in place
  * (peek, load, release). No verb ever waits: HKI_NOT_YET means "ask again later". reserve and peek may be repeated; they take
- * nothing until commit and release.
+ * nothing until commit and release. A commit follows its reserve at once, with the same arguments.
+ *
+ * How a message gets there is the transport's business. Where both ends see the memory it may go without a copy:
+ *   by reference  the sender offers where the payload lies; the reader reads it there. The memory is lent until settled() says that
+ *                 every reader has let go.
+ *   by put        with a message of its own a rank told where it wants a later one from that peer; the sender stores it there.
  *
  * A rank's sends on one port form one sequence whatever their destinations (they may share a ring of slots): commit them in the
  * order of the plan. After HKI_BROKEN the port is dead: port->status and port->culprit tell why. */
@@ -16,22 +21,48 @@
 
 typedef enum hki_go { HKI_GO, HKI_NOT_YET, HKI_BROKEN } hki_go;
 
-/* What identifies a message: 64 bits over everything both ends must agree on, or the low 32 of them where space is short. */
+/* A message as its reader sees it. What identifies it: 64 bits over everything both ends must agree on, or the low 32 of them where
+ * space is short. */
 typedef struct hki_msg {
     const void *data;
     size_t bytes;
     uint64_t fingerprint, mask; /* mask: which bits of the fingerprint travelled */
+    bool placed;                /* by put: it is already where this rank wanted it */
 } hki_msg;
+
+/* One message to each of peers[0..n), of bytes <= port->slot_bytes. The rest may be left zero: no ways around the copy. */
+typedef struct hki_outgoing {
+    const uint32_t *peers;
+    uint32_t n;
+    size_t bytes;
+    uint64_t fingerprint;
+    const void *lent;           /* where the payload lies once it is committed, and stays until settled; NULL: nowhere that lasts */
+    /* Messages of one run that go from one rank to another are told apart by window and ordinal. */
+    uint32_t window;
+    const uint32_t *ordinal;    /* of this message, per peer; NULL: no puts */
+    bool holds;                 /* the sender has peeked, and reads for this message, the oldest one from each of peers */
+    void *wanted;               /* where this rank wants message `wanted_ordinal` of that window from peers[0]; NULL: nowhere */
+    size_t wanted_bytes;
+    uint32_t wanted_ordinal;
+} hki_outgoing;
+
+/* Places to store the payload at; every one must be filled. Those from `near` on are memory of the readers, which only they will read. */
+typedef struct hki_places { void **at; uint32_t n, near; } hki_places;
 
 typedef struct hki_port hki_port;
 
 typedef struct hki_port_ops {
-    /* Room for one message of `bytes` (<= port->slot_bytes) to each of peers[0..n). at[0..*nat) are the places to write the payload
-     * to; every one must be filled, and *nat <= n (ranks that share memory share one place). */
-    hki_go (*reserve)(hki_port *, const uint32_t *peers, uint32_t n, size_t bytes, void **at, uint32_t *nat);
-    void (*commit)(hki_port *, const uint32_t *peers, uint32_t n, size_t bytes, uint64_t fingerprint);
+    /* Room for the message. places->at has room for n + 1; n == 0: the payload goes by reference and is not stored anywhere. */
+    hki_go (*reserve)(hki_port *, const hki_outgoing *, hki_places *);
+    /* Returns a mark if memory was lent, else 0. */
+    uint64_t (*commit)(hki_port *, const hki_outgoing *);
+    /* Have all readers let go of what was lent under that mark (up_to: and under all before it)? If not, port->holder is one of them. */
+    bool (*settled)(hki_port *, uint64_t mark, bool up_to);
+    /* Can [memory, memory + bytes) be lent, and be a place that is wanted? NULL: this port never can. */
+    bool (*lendable)(hki_port *, const void *memory, size_t bytes);
     /* The oldest unread message from peer. */
     hki_go (*peek)(hki_port *, uint32_t peer, hki_msg *);
+    /* Lets go of it. If what it lent turns out to have been void, the port breaks. */
     void (*release)(hki_port *, uint32_t peer);
     /* Messages committed to peer that it has not taken yet. */
     uint32_t (*unread)(hki_port *, uint32_t peer);
@@ -44,7 +75,7 @@ struct hki_port {
     size_t slot_bytes;
     hk_status status;   /* after HKI_BROKEN */
     uint32_t culprit;   /* the rank whose link broke or whose bytes are wrong */
-    uint32_t holder;    /* after HKI_NOT_YET from reserve: the rank that has to take a message first */
+    uint32_t holder;    /* after HKI_NOT_YET from reserve, or settled: the rank that has to take a message first */
     hk_link_stats stats;
 };
 

@@ -19,36 +19,61 @@ static hki_go pass_on(mux_port *m, hki_port *from, hki_go go)
     return go;
 }
 
-/* Splits peers; returns how many are near. */
-static uint32_t split(mux_port *m, const uint32_t *peers, uint32_t n)
+/* The near and the far part of a message, as two. Only one that is all near may be put: its peers keep their order. */
+static void split(mux_port *m, const hki_outgoing *o, hki_outgoing *near, hki_outgoing *far)
 {
-    uint32_t near = 0, far = n;
-    for (uint32_t i = 0; i < n; i++)
-        if (m->is_near[peers[i]]) m->sorted[near++] = peers[i];
-    for (uint32_t i = n; i-- > 0;)
-        if (!m->is_near[peers[i]]) m->sorted[--far] = peers[i];
-    return near;
+    uint32_t n = 0, f = o->n;
+    for (uint32_t i = 0; i < o->n; i++)
+        if (m->is_near[o->peers[i]]) m->sorted[n++] = o->peers[i];
+    for (uint32_t i = o->n; i-- > 0;)
+        if (!m->is_near[o->peers[i]]) m->sorted[--f] = o->peers[i];
+    *near = *far = *o;
+    near->peers = m->sorted;
+    near->n = n;
+    far->peers = m->sorted + n;
+    far->n = o->n - n;
+    far->lent = far->wanted = NULL;
+    far->ordinal = NULL;
+    if (far->n) near->ordinal = NULL;
 }
 
-static hki_go reserve(hki_port *port, const uint32_t *peers, uint32_t n, size_t bytes, void **at, uint32_t *nat)
+static hki_go reserve(hki_port *port, const hki_outgoing *o, hki_places *places)
 {
     mux_port *m = (mux_port *)port;
-    const uint32_t near = split(m, peers, n);
-    uint32_t a = 0, b = 0;
+    hki_outgoing near, far;
+    hki_places a = {.at = places->at}, b = {0};
+    split(m, o, &near, &far);
     hki_go go = HKI_GO;
-    if (near) go = pass_on(m, m->near, m->near->ops->reserve(m->near, m->sorted, near, bytes, at, &a));
-    if (go == HKI_GO && near < n)
-        go = pass_on(m, m->far, m->far->ops->reserve(m->far, m->sorted + near, n - near, bytes, at + a, &b));
-    *nat = a + b;
+    if (near.n) go = pass_on(m, m->near, m->near->ops->reserve(m->near, &near, &a));
+    b.at = places->at + a.n;
+    if (go == HKI_GO && far.n) go = pass_on(m, m->far, m->far->ops->reserve(m->far, &far, &b));
+    places->n = a.n + b.n;
+    places->near = far.n ? places->n : a.near;
     return go;
 }
 
-static void commit(hki_port *port, const uint32_t *peers, uint32_t n, size_t bytes, uint64_t fingerprint)
+static uint64_t commit(hki_port *port, const hki_outgoing *o)
 {
     mux_port *m = (mux_port *)port;
-    const uint32_t near = split(m, peers, n);
-    if (near) m->near->ops->commit(m->near, m->sorted, near, bytes, fingerprint);
-    if (near < n) m->far->ops->commit(m->far, m->sorted + near, n - near, bytes, fingerprint);
+    hki_outgoing near, far;
+    split(m, o, &near, &far);
+    const uint64_t mark = near.n ? m->near->ops->commit(m->near, &near) : 0;
+    if (far.n) m->far->ops->commit(m->far, &far);
+    return mark;
+}
+
+static bool settled(hki_port *port, uint64_t mark, bool up_to)
+{
+    mux_port *m = (mux_port *)port;
+    const bool done = m->near->ops->settled(m->near, mark, up_to);
+    m->port.holder = m->near->holder;
+    return done;
+}
+
+static bool lendable(hki_port *port, const void *memory, size_t bytes)
+{
+    hki_port *near = ((mux_port *)port)->near;
+    return near->ops->lendable && near->ops->lendable(near, memory, bytes);
 }
 
 static hki_go peek(hki_port *port, uint32_t peer, hki_msg *msg)
@@ -62,6 +87,7 @@ static void release(hki_port *port, uint32_t peer)
 {
     hki_port *p = via((mux_port *)port, peer);
     p->ops->release(p, peer);
+    if (HKI_UNLIKELY(p->status)) hki_port_break(port, p->status, p->culprit);
 }
 
 static uint32_t unread(hki_port *port, uint32_t peer)
@@ -78,7 +104,7 @@ static void close_port(hki_port *port)
     hki_free(m);
 }
 
-static const hki_port_ops ops = {reserve, commit, peek, release, unread, close_port};
+static const hki_port_ops ops = {reserve, commit, settled, lendable, peek, release, unread, close_port};
 
 hki_port *hki_mux_port(hki_port *near, hki_port *far, hki_peer *const *peers, bool all_far)
 {

@@ -106,6 +106,14 @@ bool hki_segment_free(hki_segment *s, void *ptr)
     return false;
 }
 
+bool hki_segment_find(const hki_segment *s, const void *ptr, size_t bytes, uint64_t *at)
+{
+    const size_t offset = (uintptr_t)ptr - (uintptr_t)s->base;
+    if ((uintptr_t)ptr < (uintptr_t)s->base || offset >= s->used || bytes > s->used - offset) return false;
+    *at = offset;
+    return true;
+}
+
 static void enter(hki_segment_head *h, uint32_t e, uint64_t uid, uint64_t offset)
 {
     atomic_store(&h->directory[e].uid, (uint64_t)0); /* nobody may pair an old uid with a new offset */

@@ -53,6 +53,9 @@ void *hki_segment_alloc(hki_segment *, size_t bytes);
 /* false if ptr is none of ours. */
 bool hki_segment_free(hki_segment *, void *ptr);
 
+/* Where in the segment [ptr, ptr + bytes) is, if all of it is memory that was handed out; false: it is not. */
+bool hki_segment_find(const hki_segment *, const void *ptr, size_t bytes, uint64_t *at);
+
 static inline hki_segment_head *hki_segment_head_of(const uint8_t *base) { return (hki_segment_head *)(uintptr_t)base; }
 hk_status hki_segment_publish(hki_segment *, uint64_t uid, const void *area);
 void hki_segment_withdraw(hki_segment *, uint64_t uid);

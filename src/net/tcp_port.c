@@ -17,17 +17,17 @@ static uint8_t *tail(hki_tcp_port_t *p, hki_link *l)
     return l->queue + (l->q_first + l->q_used) % p->comm->shape.slots * (HKI_FRAME_HEAD + p->port.slot_bytes);
 }
 
-static hki_go reserve(hki_port *port, const uint32_t *peers, uint32_t n, size_t bytes, void **at, uint32_t *nat)
+static hki_go reserve(hki_port *port, const hki_outgoing *o, hki_places *places)
 {
     hki_tcp_port_t *p = (hki_tcp_port_t *)port;
-    HKI_ASSERT(bytes <= port->slot_bytes);
-    for (uint32_t i = 0; i < n; i++) {
-        hki_link *l = outgoing(p, peers[i]);
+    HKI_ASSERT(o->bytes <= port->slot_bytes);
+    for (uint32_t i = 0; i < o->n; i++) {
+        hki_link *l = outgoing(p, o->peers[i]);
         if (!l || l->q_used == p->comm->shape.slots || l->state == HKI_CLOSED) /* a broken link is reported by the check */
-            return port->holder = peers[i], HKI_NOT_YET;
-        at[i] = tail(p, l) + HKI_FRAME_HEAD;
+            return port->holder = o->peers[i], HKI_NOT_YET;
+        places->at[i] = tail(p, l) + HKI_FRAME_HEAD;
     }
-    *nat = n;
+    places->n = places->near = o->n;
     return HKI_GO;
 }
 
@@ -43,21 +43,24 @@ static void describe(const hki_tcp_comm *c, uint64_t fingerprint, hki_frame *f)
     }
 }
 
-static void commit(hki_port *port, const uint32_t *peers, uint32_t n, size_t bytes, uint64_t fingerprint)
+static uint64_t commit(hki_port *port, const hki_outgoing *o)
 {
     hki_tcp_port_t *p = (hki_tcp_port_t *)port;
-    hki_frame f = {.kind = HKI_FRAME_DATA, .bytes = (uint32_t)bytes, .fingerprint = fingerprint};
-    describe(p->comm, fingerprint, &f);
-    for (uint32_t i = 0; i < n; i++) {
-        hki_link *l = outgoing(p, peers[i]);
+    hki_frame f = {.kind = HKI_FRAME_DATA, .bytes = (uint32_t)o->bytes, .fingerprint = o->fingerprint};
+    describe(p->comm, o->fingerprint, &f);
+    for (uint32_t i = 0; i < o->n; i++) {
+        hki_link *l = outgoing(p, o->peers[i]);
         hki_frame_pack(&f, tail(p, l));
-        l->queue_bytes[(l->q_first + l->q_used) % p->comm->shape.slots] = HKI_FRAME_HEAD + bytes;
+        l->queue_bytes[(l->q_first + l->q_used) % p->comm->shape.slots] = HKI_FRAME_HEAD + o->bytes;
         l->q_used++;
         if (l->q_used == 1 || !l->want_out) hki_link_write(l);
     }
-    port->stats.messages_sent += n;
-    port->stats.bytes_sent += n * bytes;
+    port->stats.messages_sent += o->n;
+    port->stats.bytes_sent += o->n * o->bytes;
+    return 0;
 }
+
+static bool settled(hki_port *port, uint64_t mark, bool up_to) { return true; }
 
 static hki_go peek(hki_port *port, uint32_t peer, hki_msg *m)
 {
@@ -68,6 +71,7 @@ static hki_go peek(hki_port *port, uint32_t peer, hki_msg *m)
     m->bytes = l->frame[l->first].bytes;
     m->fingerprint = l->frame[l->first].fingerprint;
     m->mask = UINT64_MAX;
+    m->placed = false;
     return HKI_GO;
 }
 
@@ -92,7 +96,7 @@ static uint32_t unread(hki_port *port, uint32_t peer)
 
 static void close_port(hki_port *port) { hki_free(port); }
 
-static const hki_port_ops ops = {reserve, commit, peek, release, unread, close_port};
+static const hki_port_ops ops = {reserve, commit, settled, NULL, peek, release, unread, close_port};
 
 hki_port *hki_tcp_port(hki_tcp_comm *c, uint32_t channel)
 {

@@ -74,6 +74,12 @@ uint32_t hki_affinity(void *mask_out)
     return (uint32_t)CPU_COUNT(&set);
 }
 
+size_t hki_cache_bytes(void)
+{
+    const long l3 = sysconf(_SC_LEVEL3_CACHE_SIZE), l2 = sysconf(_SC_LEVEL2_CACHE_SIZE);
+    return l3 > 0 ? (size_t)l3 : l2 > 0 ? (size_t)l2 : (size_t)32 << 20;
+}
+
 uint32_t hki_cpus(void)
 {
     const uint32_t allowed = hki_affinity(NULL), q = quota();

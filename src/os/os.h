@@ -29,6 +29,8 @@ void hki_fence_all(void);
 void hki_random(void *buf, size_t n);
 /* CPUs this process may use: affinity and cgroup quota (rounded up), at least 1. */
 uint32_t hki_cpus(void);
+/* Of the last-level cache that this CPU uses; a guess where the system does not say. */
+size_t hki_cache_bytes(void);
 uint32_t hki_affinity(void *mask_out /* 16 u64 or NULL */);
 
 /* ---- Environment: every knob is in one table (os/env.c), which `hocket info env` prints. */

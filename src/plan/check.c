@@ -81,8 +81,9 @@ hk_status hki_check(hki_plan *const *plans, uint32_t ranks, uint32_t slots, hki_
 {
     memset(report, 0, sizeof *report);
     hki_graph g = {.plans = plans, .ranks = ranks, .report = report};
-    /* A slot more never adds an edge: sends are in order, so waiting for a later reading implies waiting for all before. */
-    if (check(&g, (uint32_t)hki_min(slots, 2)))
+    /* As many as the plans count on. A slot more never adds an edge: sends are in order, so waiting for a later reading implies waiting for
+     * all before. */
+    if (check(&g, (uint32_t)hki_min(slots, hki_max(plans[0]->call.slots, 2))))
         for (uint32_t r = 0; r < ranks; r++) plans[r]->inline_slots = report->inline_slots;
     for (uint32_t i = 0; i < g.nowned; i++) hki_free(g.owned[i]);
     return g.status;

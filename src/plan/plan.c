@@ -63,7 +63,7 @@ void hki_plan_begin(hki_plan *p, const hki_call *call, const char *algorithm, ui
     p->span = span ? span : 1;
     p->nsteps = p->nsrcs = p->npeers = p->tokens = p->inline_slots = 0;
     p->longest = 0;
-    p->hazards.ready = p->wrote = false;
+    p->hazards.ready = p->wrote = p->swaps = false;
     for (int b = 0; b < HKI_BUFS; b++) p->blocks[b].n = 0;
     const uint32_t in = hki_in_blocks(call), out = hki_out_blocks(call);
     if (!blocks_room(p, &p->blocks[HKI_IN], in) || !blocks_room(p, &p->blocks[HKI_OUT], out)) return;
@@ -220,6 +220,8 @@ static void token(hki_plan *p, hki_step_kind kind, uint32_t t, uint32_t peer)
     }
     if (t >= p->tokens) p->tokens = t + 1;
 }
+
+void hki_plan_swaps(hki_plan *p) { p->swaps = true; }
 
 void hki_plan_post(hki_plan *p, uint32_t t, uint32_t peer) { token(p, HKI_STEP_POST, t, peer); }
 void hki_plan_await(hki_plan *p, uint32_t t, uint32_t peer) { token(p, HKI_STEP_AWAIT, t, peer); }

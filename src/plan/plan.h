@@ -31,7 +31,6 @@ typedef struct hki_step {
     uint32_t token;      /* POST, AWAIT */
     hki_slice slice;     /* SEND: what; RECV, REDUCE, COPY: where to */
     uint32_t src, nsrc;  /* REDUCE, COPY: plan->srcs[src .. src + nsrc) in fold order */
-    size_t flat_elems;   /* set by the executor: elements if the step is one contiguous piece in a single window, else 0 */
     uint32_t to, nto;    /* SEND, POST, or any step after fusing: plan->peers[to .. to + nto) get the slice */
 } hki_step;
 
@@ -57,6 +56,7 @@ typedef struct hki_plan {
     size_t longest;             /* elements of the longest block: K = ceil(longest / w) */
     uint32_t inline_slots;      /* slots an in-order walk needs; 0 = unknown */
     bool wrote;                 /* the last builder call added a step */
+    bool swaps;                 /* see hki_plan_swaps */
     char name[32];              /* of a parsed plan: what algorithm points to */
     hki_hazards hazards;
 } hki_plan;
@@ -115,6 +115,9 @@ void hki_plan_reduce_recv(hki_plan *, uint32_t peer, hki_slice dst, hki_slice lo
 /* The value written by the fold or copy just before is complete although it does not end in this rank's output. Nothing if that
  * step was dropped. */
 void hki_plan_finish(hki_plan *);
+/* A claim, checked by tests, about blocks that this rank sends to one rank and later receives from it (in place): what it receives was
+ * sent after that rank had read what was sent. Only then may such a block be lent: a wait for its reader cannot be a circle. */
+void hki_plan_swaps(hki_plan *);
 /* Tokens move no bytes and take part in hazards: post reads token t, await writes it. */
 void hki_plan_post(hki_plan *, uint32_t token, uint32_t peer);
 void hki_plan_await(hki_plan *, uint32_t token, uint32_t peer);

@@ -11,13 +11,21 @@
 
 typedef enum event { SENDS, TAKES, ENDS, BLOCKS, FAILS, DIES, TURNS } event;
 
+/* Where a rank wants a message of another. */
+typedef struct hki_sim_wish { void *at; size_t bytes; uint32_t window, ordinal; } hki_sim_wish;
+
 /* Message number k of a lane, k = 1, 2, ..., stands in line k % LINES until the source has seen its release. */
 typedef struct line {
     uint64_t seen;         /* when the destination sees it */
     uint64_t free;         /* when the source sees its release; NEVER before that */
     uint64_t fingerprint;
     uint32_t bytes, slot;
+    const void *lent;      /* where its sender lends it */
+    bool placed;           /* it was put where its reader wanted it */
+    hki_sim_wish wish;     /* what it tells */
 } line;
+
+#define LENDS 1024 /* marks remembered: more than a run has under way */
 
 typedef struct lane {
     uint32_t sent, taken, freed; /* numbers of the last message sent, released, seen released */
@@ -42,6 +50,10 @@ typedef struct rank {
     uint8_t *slots;
     uint32_t slot, *slot_readers;
     reader *readers;       /* `ranks` a slot */
+    /* Memory lent, and what the last reserve decided. */
+    uint64_t mark;
+    uint32_t *lent_readers; /* [mark % LENDS][destination]: number of the message that lent it, 0: none */
+    bool lending, *putting; /* putting: by position in the message's list of peers */
     /* Storage of the run. */
     uint8_t *temp, *done;
     size_t temp_bytes, done_bytes;
@@ -59,7 +71,8 @@ struct hki_sim {
     lane *lanes;           /* [source * ranks + destination] */
     line *lines;
     uint8_t *slots;
-    uint32_t *slot_readers;
+    uint32_t *slot_readers, *lent_readers;
+    bool *putting;
     reader *readers;
     const void **sources;
     void **places;
@@ -145,45 +158,103 @@ static uint32_t slot_holder(const rank *k)
     return UINT32_MAX;
 }
 
-static hki_go reserve(hki_port *port, const uint32_t *peers, uint32_t n, size_t bytes, void **at, uint32_t *nat)
+static bool chance(hki_sim *s) { return s->params.lends && hki_prng_below(&s->prng, 4); }
+
+static bool lendable(hki_port *port, const void *memory, size_t bytes) { return chance(((rank *)port)->sim); }
+
+/* The rules of net/area.c: the message that told the wish was released, or is held by this very step and lends nothing that overlaps. */
+static void *wanted_by(rank *k, uint32_t peer, const hki_outgoing *o, uint32_t ordinal)
 {
-    rank *k = (rank *)port;
-    HKI_ASSERT(bytes <= port->slot_bytes);
-    if (k->messages >= k->kill_after) k->kill_at = k->sim->now;
-    port->holder = peers[0];
-    if (k->kill_at <= k->sim->now || hesitates(k)) return HKI_NOT_YET;
-    for (uint32_t i = 0; i < n; i++) {
-        lane *l = lane_of(k->sim, port->rank, peers[i]);
-        if (l->sent >= LINES && !passed(k->sim, l, l->sent + 1 - LINES)) return lacking(k, peers[i]);
+    const lane *l = lane_of(k->sim, peer, k->port.rank);
+    for (uint32_t number = l->taken + 1, back = 0; back < LINES - 1 && number > 0; number--, back++) {
+        const line *m = line_of(l, number);
+        const hki_sim_wish *w = &m->wish;
+        if (number > l->sent || !w->at || m->fingerprint != o->fingerprint || w->window != o->window || w->ordinal != ordinal) continue;
+        if (number == l->taken + 1 && (!o->holds || m->seen > k->sim->now)) continue;
+        const uint8_t *a = m->lent, *b = w->at;
+        if (number == l->taken + 1 && a && a != b && a < b + w->bytes && b < a + m->bytes) continue;
+        return w->bytes == o->bytes ? w->at : NULL;
     }
-    *nat = 1;
-    at[0] = k->slots + (size_t)k->slot * port->slot_bytes;
-    const uint32_t holder = bytes ? slot_holder(k) : UINT32_MAX;
-    return holder == UINT32_MAX ? HKI_GO : lacking(k, holder);
+    return NULL;
 }
 
-static void commit(hki_port *port, const uint32_t *peers, uint32_t n, size_t bytes, uint64_t fingerprint)
+static uint32_t find_wanted(rank *k, const hki_outgoing *o, void **at)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < o->n; i++) {
+        void *wanted = o->ordinal && o->bytes && chance(k->sim) ? wanted_by(k, o->peers[i], o, o->ordinal[i]) : NULL;
+        k->putting[i] = wanted != NULL;
+        if (wanted) at[n++] = wanted;
+    }
+    return n;
+}
+
+static hki_go reserve(hki_port *port, const hki_outgoing *o, hki_places *places)
+{
+    rank *k = (rank *)port;
+    HKI_ASSERT(o->bytes <= port->slot_bytes);
+    if (k->messages >= k->kill_after) k->kill_at = k->sim->now;
+    port->holder = o->peers[0];
+    if (k->kill_at <= k->sim->now || hesitates(k)) return HKI_NOT_YET;
+    for (uint32_t i = 0; i < o->n; i++) {
+        lane *l = lane_of(k->sim, port->rank, o->peers[i]);
+        if (l->sent >= LINES && !passed(k->sim, l, l->sent + 1 - LINES)) return lacking(k, o->peers[i]);
+    }
+    k->lending = o->lent && o->bytes && chance(k->sim);
+    const uint32_t put = find_wanted(k, o, places->at + 1), holder = o->bytes && !k->lending && put < o->n ? slot_holder(k) : UINT32_MAX;
+    if (holder != UINT32_MAX) return lacking(k, holder);
+    places->near = 1;
+    places->n = 1 + put;
+    places->at[0] = k->slots + (size_t)k->slot * port->slot_bytes;
+    if (k->lending || (put && put == o->n)) {
+        memmove(places->at, places->at + 1, put * sizeof *places->at);
+        places->near = 0;
+        places->n = put;
+    }
+    return HKI_GO;
+}
+
+static uint64_t commit(hki_port *port, const hki_outgoing *o)
 {
     rank *k = (rank *)port;
     hki_sim *s = k->sim;
-    for (uint32_t i = 0; i < n; i++) {
-        lane *l = lane_of(s, port->rank, peers[i]);
+    uint32_t *lent = k->lent_readers + (k->mark + 1) % LENDS * port->ranks, readers = 0;
+    if (k->lending) memset(lent, 0, port->ranks * sizeof *lent);
+    for (uint32_t i = 0; i < o->n; i++) {
+        lane *l = lane_of(s, port->rank, o->peers[i]);
         const uint32_t number = ++l->sent;
         line *m = line_of(l, number);
-        *m = (line){s->now + delay(s), HKI_SIM_NEVER, fingerprint, (uint32_t)bytes, bytes ? k->slot : NO_SLOT};
+        const bool in_slot = o->bytes && !k->lending && !k->putting[i];
+        *m = (line){.seen = s->now + delay(s), .free = HKI_SIM_NEVER, .fingerprint = o->fingerprint, .bytes = (uint32_t)o->bytes,
+                    .slot = in_slot ? k->slot : NO_SLOT, .placed = k->putting[i], .lent = k->lending && !k->putting[i] ? o->lent : NULL};
+        if (o->n == 1) m->wish = (hki_sim_wish){o->wanted, o->wanted_bytes, o->window, o->wanted_ordinal};
         m->seen = l->last_seen = hki_max(m->seen, l->last_seen);
-        if (number == l->taken + 1) s->ranks[peers[i]].wake = hki_min(s->ranks[peers[i]].wake, m->seen);
-        if (bytes) k->readers[(size_t)k->slot * port->ranks + i] = (reader){peers[i], number};
-        note(s, port->rank, SENDS, peers[i], number, bytes);
+        if (number == l->taken + 1) s->ranks[o->peers[i]].wake = hki_min(s->ranks[o->peers[i]].wake, m->seen);
+        if (in_slot) k->readers[(size_t)k->slot * port->ranks + readers++] = (reader){o->peers[i], number};
+        if (m->lent) lent[o->peers[i]] = number;
+        note(s, port->rank, SENDS, o->peers[i], number, o->bytes);
     }
-    if (bytes) {
-        if (k->payloads++ == k->corrupt_message) k->slots[(size_t)k->slot * port->slot_bytes + k->corrupt_byte % bytes] ^= 0x10;
-        k->slot_readers[k->slot] = n;
+    if (o->bytes && k->payloads++ == k->corrupt_message && readers) k->slots[(size_t)k->slot * port->slot_bytes + k->corrupt_byte % o->bytes] ^= 0x10;
+    if (readers) {
+        k->slot_readers[k->slot] = readers;
         k->slot = (k->slot + 1) % s->params.slots;
     }
     k->messages++;
-    port->stats.messages_sent += n;
-    port->stats.bytes_sent += n * bytes;
+    port->stats.messages_sent += o->n;
+    port->stats.bytes_sent += o->n * o->bytes;
+    return k->lending ? ++k->mark : 0;
+}
+
+static bool settled(hki_port *port, uint64_t mark, bool up_to)
+{
+    rank *k = (rank *)port;
+    HKI_ASSERT(k->mark - mark < LENDS);
+    for (uint64_t m = up_to && k->mark >= LENDS ? k->mark - LENDS + 1 : up_to ? 1 : mark; m <= mark; m++)
+        for (uint32_t r = 0; r < port->ranks; r++) {
+            const uint32_t number = k->lent_readers[m % LENDS * port->ranks + r];
+            if (number && !passed(k->sim, lane_of(k->sim, port->rank, r), number)) return lacking(k, r), false;
+        }
+    return true;
 }
 
 static hki_go peek(hki_port *port, uint32_t peer, hki_msg *m)
@@ -195,7 +266,8 @@ static hki_go peek(hki_port *port, uint32_t peer, hki_msg *m)
     if (l->taken == l->sent || at->seen > k->sim->now) return lacking(k, peer);
     const uint64_t mask = at->bytes <= SHORT ? UINT32_MAX : UINT64_MAX;
     const size_t slot = at->slot == NO_SLOT ? 0 : at->slot;
-    *m = (hki_msg){k->sim->ranks[peer].slots + slot * port->slot_bytes, at->bytes, at->fingerprint & mask, mask};
+    const void *data = at->lent ? at->lent : k->sim->ranks[peer].slots + slot * port->slot_bytes;
+    *m = (hki_msg){data, at->bytes, at->fingerprint & mask, mask, at->placed};
     return HKI_GO;
 }
 
@@ -221,7 +293,7 @@ static uint32_t unread(hki_port *port, uint32_t peer)
 
 static void close_port(hki_port *port) { }
 
-static const hki_port_ops ops = {reserve, commit, peek, release, unread, close_port};
+static const hki_port_ops ops = {reserve, commit, settled, lendable, peek, release, unread, close_port};
 
 /* When something on its way reaches rank r next. Only the first untaken message of a lane can make a difference. */
 static uint64_t next_change(hki_sim *s, uint32_t r)
@@ -241,7 +313,7 @@ static uint64_t next_change(hki_sim *s, uint32_t r)
 
 static void hand_over(hki_sim *s, rank *k)
 {
-    hki_run_hand_over(&k->run, k->done);
+    hki_run_hand_over(&k->run);
     if (k->steps_done || k->waiting_for != UINT32_MAX) note(s, k->port.rank, TURNS, 0, k->run.step, 0);
 }
 
@@ -377,6 +449,8 @@ void hki_sim_reset(hki_sim *s, uint64_t seed, hki_sim_executor executor)
         k->event = executor == HKI_SIM_EVENT || (executor == HKI_SIM_MIXED && hki_prng_below(&s->prng, 2));
         k->verdict = (hki_sim_verdict){.waiting_for = UINT32_MAX, .culprit = UINT32_MAX};
         k->wake = hki_prng_below(&s->prng, s->params.jitter_us + 1);
+        k->mark = 0;
+        memset(k->lent_readers, 0, (s->params.lends ? LENDS : 1) * P * sizeof *k->lent_readers);
         k->steps_done = k->slot = k->messages = k->payloads = 0;
         k->stall_from = k->stall_to = 0;
         k->kill_at = HKI_SIM_NEVER;
@@ -398,13 +472,15 @@ hki_sim *hki_sim_create(const hki_sim_params *p)
     s->lines = hki_alloc(P * P * LINES * sizeof *s->lines);
     s->slots = hki_alloc(P * S * s->params.slot_bytes);
     s->slot_readers = hki_alloc(P * S * sizeof *s->slot_readers);
+    s->lent_readers = hki_alloc(P * (p->lends ? LENDS : 1) * P * sizeof *s->lent_readers);
+    s->putting = hki_alloc(P * P * sizeof *s->putting);
     s->readers = hki_alloc(P * S * P * sizeof *s->readers);
     s->sources = hki_alloc(2 * P * sizeof *s->sources);
     s->places = hki_alloc((P + 1) * sizeof *s->places);
     s->marks = hki_alloc((P + 1) * sizeof *s->marks);
     s->lacks = hki_alloc(P * P * sizeof *s->lacks);
     s->text = p->transcript_bytes ? hki_alloc(p->transcript_bytes) : NULL;
-    if (!s->ranks || !s->lanes || !s->lines || !s->slots || !s->slot_readers || !s->readers || !s->sources || !s->places ||
+    if (!s->ranks || !s->lanes || !s->lines || !s->slots || !s->slot_readers || !s->lent_readers || !s->putting || !s->readers || !s->sources || !s->places ||
         !s->marks || !s->lacks || (p->transcript_bytes && !s->text)) {
         hki_sim_destroy(s);
         return NULL;
@@ -414,6 +490,8 @@ hki_sim *hki_sim_create(const hki_sim_params *p)
         s->ranks[r].slots = s->slots + r * S * s->params.slot_bytes;
         s->ranks[r].slot_readers = s->slot_readers + r * S;
         s->ranks[r].readers = s->readers + r * S * P;
+        s->ranks[r].lent_readers = s->lent_readers + r * (p->lends ? LENDS : 1) * P;
+        s->ranks[r].putting = s->putting + r * P;
         s->ranks[r].lacks = s->lacks + r * P;
     }
     hki_sim_reset(s, p->seed, p->executor);
@@ -432,6 +510,8 @@ void hki_sim_destroy(hki_sim *s)
     hki_free(s->lines);
     hki_free(s->slots);
     hki_free(s->slot_readers);
+    hki_free(s->lent_readers);
+    hki_free(s->putting);
     hki_free(s->readers);
     hki_free(s->sources);
     hki_free(s->places);
@@ -456,13 +536,14 @@ hk_status hki_sim_load(hki_sim *s, uint32_t r, const hki_program *g, const void 
 {
     rank *k = &s->ranks[r];
     if (!have(&k->temp, &k->temp_bytes, hki_max(1, HKI_DEPTH * g->temp_bytes)) ||
-        !have(&k->done, &k->done_bytes, hki_max(1, (size_t)HKI_DEPTH * g->plan->nsteps)))
+        !have(&k->done, &k->done_bytes, hki_max(1, hki_program_done_bytes(g))))
         return HK_NO_MEMORY;
-    hki_run_start(&k->run, g, &k->port, in, out, k->temp, fingerprint);
+    hki_run_start(&k->run, g, &k->port, in, out, k->temp, k->done, fingerprint);
     k->run.sources = s->sources; /* working storage of one call: ranks run one after the other */
     k->run.places = s->places;
     k->run.marks = s->marks;
-    if (k->event) hki_run_hand_over(&k->run, k->done);
+    if (s->params.lends) hki_run_lend(&k->run, 1, 1);
+    if (k->event) hki_run_hand_over(&k->run);
     k->loaded = true;
     return HK_OK;
 }

@@ -29,6 +29,7 @@ typedef struct hki_sim_params {
     uint64_t seed, delay_us, jitter_us;
     hki_sim_executor executor;
     uint32_t hesitate;       /* one in so many questions to a lane is answered "not yet" although it could be yes; 0: none */
+    bool lends;              /* messages may go by reference and by put; which do is chance */
     size_t transcript_bytes; /* room for the transcript; 0: none is kept */
 } hki_sim_params;
 
