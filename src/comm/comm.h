@@ -61,7 +61,7 @@ struct hk_comm {
     hki_channel channels[HKI_CHANNELS + 1];
     hk_request *tasks, *last;    /* unfinished, in issue order */
     hk_request *free_tasks;
-    hk_request quick;            /* what hki_task_quick runs; never in a list */
+    hk_request quick[HKI_CHANNELS]; /* what hki_task_quick runs; never in a list */
     uint64_t unfinished;
     hki_group *groups;
     hki_entry *cache[HKI_CACHE_SETS][HKI_CACHE_WAYS];
@@ -128,8 +128,8 @@ void hki_p2p_free(hk_comm *);
 uint32_t hki_p2p_waiting_for(const hk_request *); /* rank or UINT32_MAX */
 
 /* ---- wait.c */
-/* How often to look before letting others have the CPU. */
-uint32_t hki_spins(const hki_engine *);
+/* Sets engine->spins; to be called when what it depends on has changed. */
+void hki_set_spins(hki_engine *);
 /* Waits until all (or any) of n requests are finished; give_up_us: absolute, UINT64_MAX = never. The lock is held before and after.
  * false: gave up. */
 bool hki_wait(hki_engine *, hk_request *const *requests, size_t n, bool all, uint64_t give_up_us);

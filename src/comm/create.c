@@ -66,7 +66,8 @@ hk_status hki_comm_make(hk_comm **out, hki_engine *e, const hki_settings *settin
     comm->peers = peers;
     comm->peer_block = block;
     comm->waiting_end = &comm->waiting;
-    comm->quick = (hk_request){.comm = comm, .kind = HKI_TASK_COLLECTIVE, .held = true, .timeout_us = settings->timeout_us};
+    for (uint8_t c = 0; c < HKI_CHANNELS; c++)
+        comm->quick[c] = (hk_request){.comm = comm, .kind = HKI_TASK_COLLECTIVE, .channel = c, .held = true, .timeout_us = settings->timeout_us};
     for (uint32_t r = 0; r < ranks; r++) comm->any_tcp |= peers[r]->group != peers[0]->group;
     for (uint32_t r = 0; r < ranks; r++) comm->near_ranks += peers[r]->host_key == peers[rank]->host_key;
     comm->any_tcp = ranks > 1 && (comm->any_tcp || settings->transport == HKI_ONLY_TCP);
@@ -89,6 +90,7 @@ hk_status hki_comm_make(hk_comm **out, hki_engine *e, const hki_settings *settin
         return status;
     }
     pthread_mutex_lock(&e->lock);
+    hki_set_spins(e);
     comm->next = e->comms;
     e->comms = comm;
     pthread_mutex_unlock(&e->lock);

@@ -37,6 +37,7 @@ typedef struct hki_engine {
     hki_view *views;             /* segments of others mapped here, counted */
     hk_comm *comms;
     uint32_t sleepers;
+    uint32_t spins;              /* how often to look before letting others have the CPU */
     bool shares_memory;          /* the user has memory that peers can map: hk_mem_alloc, hk_mem_register */
     size_t cache_bytes;          /* of the last-level cache */
     bool crowded;                /* more ranks on this host than CPUs */

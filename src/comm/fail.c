@@ -47,6 +47,8 @@ static bool latest_common(hk_comm *comm, uint32_t rank, hki_record *r)
 static void first_difference(hk_comm *comm, uint32_t culprit, uint64_t seq, hki_cause *c)
 {
     hki_record mine, theirs;
+    /* A rank may send a moment before it tells what: worth a moment's wait. */
+    for (int tries = 0; tries < 1000 && !entered(comm, culprit, seq, &theirs); tries++) hki_yield();
     for (; seq; seq--) {
         const bool know_mine = hki_area_entered(&comm->area, comm->shape.rank, seq, &mine), know_theirs = entered(comm, culprit, seq, &theirs);
         if (know_mine && know_theirs && mine.fingerprint == theirs.fingerprint) return;
@@ -253,7 +255,7 @@ bool hki_comm_alarmed(hk_comm *comm)
         comm->engine->remote->progress(comm->engine->tcp, &comm->engine->paced);
         if (comm->engine->remote->notice(comm->tcp, &n, 0)) return true;
     }
-    if (comm->shape.ranks > 16 && comm->seq % 16) return false;
+    if (comm->seq % 16) return false;
     for (uint32_t r = 0; r < comm->shape.ranks; r++) {
         const hki_area_head *h = (const hki_area_head *)comm->area.there[r];
         if (h && atomic_load_explicit(&h->state, memory_order_relaxed) == HKI_AREA_FAILED) return true;

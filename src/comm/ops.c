@@ -203,8 +203,8 @@ static hki_entry *repeated(hk_comm *comm, const given *g, hki_memo *m)
 {
     hki_entry *e = m->entry;
     if (!e || m->count != g->count || m->dtype != g->dtype || m->redop != g->redop || m->root != g->root || e->built != m->built) return NULL;
-    const uintptr_t s = (uintptr_t)g->send, r = (uintptr_t)g->recv, elem = e->program.elem_bytes;
-    if (!s || !r || s % elem || r % elem) return NULL;
+    const uintptr_t s = (uintptr_t)g->send, r = (uintptr_t)g->recv, odd = e->program.elem_bytes - 1;
+    if (!s || !r || ((s | r) & odd)) return NULL;
     const bool apart = s >= r + m->out_bytes || r >= s + m->in_bytes;
     if (m->in_place ? (m->in_bytes < m->out_bytes ? s != r + m->own : r != s + m->own) : !apart) return NULL;
     e->used = ++comm->cache_clock;

@@ -40,16 +40,17 @@ void hki_task_recycle(hk_request *t)
 
 static void publish(hk_comm *comm, const hk_request *t)
 {
-    hki_record r = {.seq = t->seq, .fingerprint = t->fingerprint};
-    memcpy(r.body, t->desc, sizeof *t->desc);
     hki_now *now = comm->now;
-    hki_area_enter(&comm->area, &r);
+    hki_area_enter(&comm->area, t->seq, t->fingerprint, (const uint64_t *)(const void *)t->desc, sizeof *t->desc / 8);
     atomic_store_explicit(&now->op, t->desc->op, memory_order_relaxed);
     atomic_store_explicit(&now->dtype, t->desc->dtype, memory_order_relaxed);
     atomic_store_explicit(&now->count, t->desc->count, memory_order_relaxed);
     atomic_store_explicit(&now->seq, t->seq, memory_order_relaxed);
     atomic_store_explicit(&now->state, 1, memory_order_relaxed);
-    if (comm->tcp) comm->engine->remote->enter(comm->tcp, &r);
+    if (!comm->tcp) return;
+    hki_record r = {.seq = t->seq, .fingerprint = t->fingerprint};
+    memcpy(r.body, t->desc, sizeof *t->desc);
+    comm->engine->remote->enter(comm->tcp, &r);
 }
 
 /* The sequence of a collective, and with it its channel, is fixed here. Fingerprints are chained: one call that differed makes every later
@@ -59,7 +60,6 @@ static void number(hk_comm *comm, hk_request *t)
     t->seq = ++comm->seq;
     t->channel = (uint8_t)(t->seq % HKI_CHANNELS);
     t->fingerprint = comm->chain = hki_mix(comm->chain, t->entry->fingerprint);
-    publish(comm, t);
 }
 
 /* Into the queues. */
@@ -82,6 +82,7 @@ void hki_task_submit(hk_comm *comm, hk_request *t)
 {
     if (t->kind == HKI_TASK_COLLECTIVE) {
         number(comm, t);
+        publish(comm, t);
     } else if (t->kind != HKI_TASK_GROUP) {
         t->channel = HKI_P2P;
         t->id = ++comm->next_id;
@@ -144,6 +145,12 @@ static void *take(hki_store *have, hki_store *next, size_t want)
     return have->at;
 }
 
+static void lend(hk_comm *comm, hk_request *t)
+{
+    if (!comm->engine->shares_memory || hki_max(t->in_bytes, t->out_bytes) < HKI_LEND) return;
+    hki_run_lend(&t->run, t->in_bytes, t->out_bytes);
+}
+
 static void start(hk_comm *comm, hk_request *t)
 {
     hki_channel *ch = &comm->channels[t->channel];
@@ -155,8 +162,7 @@ static void start(hk_comm *comm, hk_request *t)
     t->run.places = ch->places;
     t->run.marks = ch->marks;
     t->started = true;
-    const size_t bytes = hki_max(t->in_bytes, t->out_bytes);
-    if (comm->engine->shares_memory && bytes >= HKI_LEND) hki_run_lend(&t->run, t->in_bytes, t->out_bytes);
+    lend(comm, t);
     t->run.far = !g->plan->call.in_place && (t->in_bytes + t->out_bytes) * comm->near_ranks > comm->engine->cache_bytes;
     if (comm->settings.executor == HKI_EVENT) hki_run_hand_over(&t->run);
 }
@@ -234,24 +240,43 @@ void hki_task_run_channel(hk_comm *comm, uint32_t channel)
     }
 }
 
+/* Ready to run entry e, as it was when it last ran on that channel? */
+static bool still_ready(const hk_comm *comm, const hk_request *t, const hki_entry *e)
+{
+    const hki_channel *ch = &comm->channels[t->channel];
+    return t->entry == e && t->built == e->built && t->run.base[HKI_TEMP] == ch->temp.at && t->run.lent[0] == ch->done.at;
+}
+
+/* Is what the run waits for there? Some cheaper looks than its own, and then a pause. */
+static bool arrived(hki_run *r)
+{
+    hki_msg m;
+    for (int looks = 0; looks < 8; looks++)
+        if (r->waits_to_send || r->port->ops->peek(r->port, r->waiting_for, &m) != HKI_NOT_YET) return true;
+    hki_pause();
+    return false;
+}
+
 bool hki_task_quick(hk_comm *comm, hki_entry *e, const void *in, void *out, size_t in_bytes, size_t out_bytes, hk_request **task)
 {
-    hk_request *t = &comm->quick;
-    t->entry = e;
-    t->desc = &e->desc;
+    hk_request *t = &comm->quick[(comm->seq + 1) % HKI_CHANNELS];
+    const bool again = still_ready(comm, t, e);
     t->in = in;
     t->out = out;
     t->in_bytes = in_bytes;
     t->out_bytes = out_bytes;
+    t->entry = e;
+    t->desc = &e->desc;
     number(comm, t);
-    start(comm, t);
+    if (HKI_LIKELY(again)) hki_run_restart(&t->run, in, out, t->fingerprint), lend(comm, t);
+    else start(comm, t), t->built = e->built;
+    /* First send what can be sent; while it travels there is time for the rest. */
     hki_run_state state = hki_run_inline(&t->run);
-    for (uint32_t spin = hki_spins(comm->engine); state == HKI_RUN_BLOCKED && spin; spin--) {
-        hki_pause();
-        state = hki_run_inline(&t->run);
-    }
+    publish(comm, t);
+    for (uint32_t spin = comm->engine->spins; state == HKI_RUN_BLOCKED && spin; spin--)
+        if (arrived(&t->run)) state = hki_run_inline(&t->run);
     if (HKI_LIKELY(state == HKI_RUN_DONE)) {
-        hki_cache_unpin(e);
+        e->pins--;
         show_finished(comm, t);
         count(comm, t);
         return true;

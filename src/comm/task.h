@@ -74,6 +74,7 @@ struct hk_request {
     const hki_desc *desc;
     hki_desc own_desc;              /* point-to-point */
     hki_entry *entry;
+    uint64_t built;                 /* hki_task_quick: of the entry that the run is ready for */
     hki_run run;
     const uint8_t *in;
     uint8_t *out;

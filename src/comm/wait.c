@@ -19,7 +19,7 @@ static policy policy_of(const hki_engine *e)
     return e->crowded ? (policy){5, 50} : e->tcp ? (policy){150, 20} : (policy){200, 20};
 }
 
-uint32_t hki_spins(const hki_engine *e) { return policy_of(e).spins; }
+void hki_set_spins(hki_engine *e) { e->spins = policy_of(e).spins; }
 
 static uint32_t slice_ms(const hki_engine *e, uint64_t give_up_us, uint64_t now)
 {

@@ -22,6 +22,7 @@ void hki_run_hand_over(hki_run *r)
 {
     const uint32_t n = r->program->plan->nsteps, k = r->window % HKI_DEPTH;
     r->event = true;
+    r->flat = false;
     if (r->window >= r->program->windows) return; /* only lent memory is waited for */
     open_window(r, r->window + 1);
     memset(r->done[k], 0, n);

@@ -26,6 +26,7 @@ typedef enum hki_run_state { HKI_RUN_DONE, HKI_RUN_BLOCKED, HKI_RUN_FAILED } hki
 /* What does not change from call to call of a step. */
 typedef struct hki_ready {
     size_t elems;       /* of its slice over all windows, if every operand is one piece of memory in each window; else 0 */
+    size_t bytes;       /* the same in bytes */
     size_t at;          /* bytes from the start of its buffer (TEMP: of a window's) */
     bool last;          /* no later step touches its slice */
     bool lends;         /* its slice may be lent: no later step writes it, or one that finds it read (hki_plan_swaps) */
@@ -41,6 +42,7 @@ typedef struct hki_program {
     uint32_t windows;
     size_t temp_bytes;          /* of one window */
     bool one_piece;             /* a single window: contiguous blocks are one piece */
+    bool flat;                  /* and every operand of every step is one piece */
     hki_folder fold;            /* fn == NULL: the call reduces nothing */
     hki_ready *steps;
     size_t *src_at;             /* by source of a fold: bytes from the start of its buffer */
@@ -57,6 +59,7 @@ typedef struct hki_run {
     /* Inline: the next step. Event: the oldest window in flight and per window in flight what is done. */
     uint32_t window, step;
     bool event;
+    bool flat;                  /* a flat program of which nothing is lent or far: steps are as simple as they get */
     bool far;                   /* buffers larger than the caches: results are stored past them */
     uint8_t lends;              /* bit b: buffer b can be lent */
     uint8_t *done[HKI_DEPTH];   /* nsteps bytes each */
@@ -87,6 +90,19 @@ size_t hki_program_done_bytes(const hki_program *);
 
 /* temp: depth * temp_bytes (HKI_DEPTH for event, 1 for inline alone). done: hki_program_done_bytes, aligned to 8. */
 void hki_run_start(hki_run *, const hki_program *, hki_port *, const void *in, void *out, void *temp, void *done, uint64_t fingerprint);
+/* The same program, port and working memory once more. */
+static inline void hki_run_restart(hki_run *r, const void *in, void *out, uint64_t fingerprint)
+{
+    r->base[HKI_IN] = (uint8_t *)(uintptr_t)in;
+    r->base[HKI_OUT] = out;
+    r->fingerprint = fingerprint;
+    r->window = r->step = r->steps_done = 0;
+    r->event = false;
+    r->lends = 0;
+    r->flat = r->program->flat && !r->far;
+    r->last_lent = 0;
+    r->waiting_for = UINT32_MAX;
+}
 /* Asks the port whether the buffers, so long, can be lent; to be called before the first step, if at all. */
 void hki_run_lend(hki_run *, size_t in_bytes, size_t out_bytes);
 hki_run_state hki_run_inline(hki_run *);

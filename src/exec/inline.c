@@ -15,6 +15,7 @@ void hki_run_start(hki_run *r, const hki_program *g, hki_port *port, const void 
     r->fingerprint = fingerprint;
     r->window = r->step = r->steps_done = 0;
     r->event = r->far = false;
+    r->flat = g->flat;
     r->lends = 0;
     r->last_lent = 0;
     for (uint32_t k = 0; k < HKI_DEPTH; k++) {
@@ -31,6 +32,7 @@ void hki_run_lend(hki_run *r, size_t in_bytes, size_t out_bytes)
     if (!ops->lendable) return;
     r->lends = (uint8_t)((in_bytes && ops->lendable(r->port, r->base[HKI_IN], in_bytes)) << HKI_IN |
                          (out_bytes && ops->lendable(r->port, r->base[HKI_OUT], out_bytes)) << HKI_OUT);
+    if (r->lends) r->flat = false;
     if (r->lends) memset(r->lent[0], 0, r->program->plan->nsteps * sizeof *r->lent[0]);
 }
 
@@ -48,6 +50,11 @@ hki_run_state hki_run_end(hki_run *r)
 hki_run_state hki_run_inline(hki_run *r)
 {
     const hki_plan *p = r->program->plan;
+    if (HKI_LIKELY(r->flat)) {
+        const hki_go go = hki_steps_flat(r);
+        if (HKI_LIKELY(go == HKI_GO)) return HKI_RUN_DONE;
+        return go == HKI_NOT_YET ? HKI_RUN_BLOCKED : HKI_RUN_FAILED;
+    }
     while (r->window < r->program->windows) {
         for (; r->step < p->nsteps; r->step++) {
             const hki_go go = hki_step_try(r, &p->steps[r->step], r->window);

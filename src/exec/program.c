@@ -88,8 +88,13 @@ static void place(hki_program *g, uint32_t i)
         single = single && in_one_piece(g, src);
         g->src_at[s->src + k] = start_of(g, src);
     }
-    if (single) y->elems = hki_slice_elems(p, s->slice);
-    if (single) y->at = start_of(g, s->slice);
+    if (!single) {
+        g->flat = false;
+        return;
+    }
+    y->elems = hki_slice_elems(p, s->slice);
+    y->bytes = y->elems * g->elem_bytes;
+    y->at = start_of(g, s->slice);
 }
 
 /* Per rank: messages sent to it, received from it, index + 1 of the first SEND to it, and of the last
@@ -167,7 +172,7 @@ bool hki_program_init(hki_program *g, hki_plan *p, size_t slot_bytes)
     g->elem_bytes = hk_dtype_size(p->call.dtype);
     g->w = hki_window_elems(p, slot_bytes);
     g->windows = p->longest ? (uint32_t)((p->longest + g->w - 1) / g->w) : p->tokens ? 1 : 0;
-    g->one_piece = g->windows <= 1;
+    g->one_piece = g->flat = g->windows <= 1;
     g->fold = hki_op_reduces(p->call.op) ? hki_fold_find(p->call.dtype, &p->call.red) : (hki_folder){0};
     if (!rooms(g, p)) return false;
     lay_out_temp(g, p);

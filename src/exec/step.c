@@ -41,9 +41,9 @@ static hki_go broken(hki_run *r, hk_status status, uint32_t culprit)
 }
 
 /* The message a step reads from peer, checked: it must be of this very call and of the length this rank expects. */
-static hki_go incoming(hki_run *r, uint32_t peer, size_t bytes, const void **data, bool *placed)
+static inline hki_go incoming(hki_run *r, uint32_t peer, size_t bytes, const void **data, bool *placed)
 {
-    hki_msg m = {0};
+    hki_msg m;
     const hki_go go = r->port->ops->peek(r->port, peer, &m);
     if (HKI_LIKELY(go == HKI_GO)) {
         if (HKI_UNLIKELY(((m.fingerprint ^ r->fingerprint) & m.mask) || m.bytes != bytes)) return broken(r, HK_MISMATCH, peer);
@@ -55,7 +55,7 @@ static hki_go incoming(hki_run *r, uint32_t peer, size_t bytes, const void **dat
     return go == HKI_NOT_YET ? lacking(r, peer, false) : broken(r, r->port->status, r->port->culprit);
 }
 
-static hki_go outgoing(hki_run *r, const hki_outgoing *o, hki_places *places)
+static inline hki_go outgoing(hki_run *r, const hki_outgoing *o, hki_places *places)
 {
     places->at = r->places;
     const hki_go go = r->port->ops->reserve(r->port, o, places);
@@ -63,13 +63,19 @@ static hki_go outgoing(hki_run *r, const hki_outgoing *o, hki_places *places)
     return go == HKI_NOT_YET ? lacking(r, r->port->holder, true) : broken(r, r->port->status, r->port->culprit);
 }
 
-static hki_outgoing message(const hki_run *r, const hki_step *s, size_t bytes)
+/* Field by field: a structure built whole and copied stalls on its own stores. */
+static inline void address(const hki_run *r, const hki_step *s, size_t bytes, hki_outgoing *o)
 {
-    return (hki_outgoing){.peers = r->program->plan->peers + s->to, .n = s->nto, .bytes = bytes, .fingerprint = r->fingerprint};
+    o->peers = r->program->plan->peers + s->to;
+    o->n = s->nto;
+    o->bytes = bytes;
+    o->fingerprint = r->fingerprint;
+    o->lent = o->wanted = NULL;
+    o->ordinal = NULL;
 }
 
 /* Lets go of what was read and sends what was written. */
-static hki_go let_go(hki_run *r, const hki_step *s, const hki_outgoing *o, uint32_t window)
+static inline hki_go let_go(hki_run *r, const hki_step *s, const hki_outgoing *o, uint32_t window)
 {
     const hki_plan *p = r->program->plan;
     if (s->kind == HKI_STEP_RECV) r->port->ops->release(r->port, s->peer);
@@ -101,6 +107,7 @@ static void plant(hki_run *r, const hki_places *places, size_t bytes)
 static inline uint8_t *here(const hki_run *r, uint8_t buf, size_t at, uint32_t window)
 {
     const hki_program *g = r->program;
+    if (r->flat) return r->base[buf] + at;
     if (buf == HKI_TEMP) return r->base[buf] + (r->event ? window % HKI_DEPTH * g->temp_bytes : 0) + at;
     return r->base[buf] + at + window * g->w * g->elem_bytes;
 }
@@ -113,7 +120,7 @@ static inline size_t elems_of(const hki_program *g, size_t elems, uint32_t windo
 }
 
 /* Sources of a fold, checked and listed. */
-static hki_go gather(hki_run *r, const hki_step *s, size_t bytes, uint32_t window)
+static inline hki_go gather(hki_run *r, const hki_step *s, size_t bytes, uint32_t window)
 {
     const hki_program *g = r->program;
     for (uint32_t k = 0; k < s->nsrc; k++) {
@@ -192,14 +199,15 @@ static hki_go try_single(hki_run *r, const hki_step *s, const hki_ready *y, uint
     const size_t elems = elems_of(g, y->elems, window), bytes = elems * g->elem_bytes;
     if (elems == 0) return HKI_GO; /* the block has ended; so it has at the other end */
     uint8_t *mine = here(r, s->slice.buf, y->at, window);
-    hki_places places = {0};
+    hki_places places;
     hki_outgoing o;
+    places.n = places.near = 0;
     bool placed = false;
     hki_go go = s->kind == HKI_STEP_RECV ? incoming(r, s->peer, bytes, &r->sources[0], &placed) : gather(r, s, bytes, window);
     if (go != HKI_GO) return go;
     if (r->last_lent && s->kind != HKI_STEP_SEND && (go = reclaimed(r, (uint32_t)(s - g->plan->steps), window)) != HKI_GO) return go;
     if (s->nto) {
-        o = message(r, s, bytes);
+        address(r, s, bytes, &o);
         if (r->lends) offer(r, s, y, mine, window, &o);
         if ((go = outgoing(r, &o, &places)) != HKI_GO) return go;
     }
@@ -212,6 +220,66 @@ static hki_go try_single(hki_run *r, const hki_step *s, const hki_ready *y, uint
     if (s->nto) plant(r, &places, bytes);
 #endif
     return let_go(r, s, &o, window);
+}
+
+/* ---- The two steps that small calls consist of, in a flat run: the same, with nothing to find out. Others take the general way. */
+
+static inline hki_go flat_send(hki_run *r, const hki_step *s, const hki_ready *y)
+{
+    hki_outgoing o;
+    hki_places places;
+    address(r, s, y->bytes, &o);
+    const hki_go go = outgoing(r, &o, &places);
+    if (go != HKI_GO) return go;
+    const uint8_t *mine = r->base[s->slice.buf] + y->at;
+    for (uint32_t k = 0; k < places.n; k++) move(places.at[k], mine, y->bytes);
+#ifdef HOCKET_FAULTS
+    plant(r, &places, y->bytes);
+#endif
+    r->port->ops->commit(r->port, &o);
+    return HKI_GO;
+}
+
+static inline hki_go flat_fold(hki_run *r, const hki_step *s, const hki_ready *y)
+{
+    const hki_program *g = r->program;
+    const hki_slice *src = g->plan->srcs + s->src;
+    const size_t *at = g->src_at + s->src;
+    for (uint32_t k = 0; k < s->nsrc; k++) {
+        if (src[k].buf != HKI_MSG) {
+            r->sources[k] = r->base[src[k].buf] + at[k];
+            continue;
+        }
+        const hki_go go = incoming(r, src[k].first, y->bytes, &r->sources[k], NULL);
+        if (go != HKI_GO) return go;
+    }
+    void *dst = r->base[s->slice.buf] + y->at;
+    hki_fold_by(g->fold, &dst, 1, r->sources, s->nsrc, y->elems, &g->plan->call.red, s->finish);
+    for (uint32_t k = 0; k < s->nsrc; k++)
+        if (src[k].buf == HKI_MSG) r->port->ops->release(r->port, src[k].first);
+    return HKI_GO;
+}
+
+hki_go hki_steps_flat(hki_run *r)
+{
+    const hki_program *g = r->program;
+    const uint32_t n = g->windows ? g->plan->nsteps : 0;
+    for (uint32_t i = r->step; i < n; i++) {
+        const hki_step *s = &g->plan->steps[i];
+        const hki_ready *y = &g->steps[i];
+        hki_go go;
+        if (s->kind == HKI_STEP_SEND && y->elems) go = flat_send(r, s, y);
+        else if (s->kind == HKI_STEP_REDUCE && !s->nto && y->elems) go = flat_fold(r, s, y);
+        else go = hki_step_try(r, s, 0);
+        if (HKI_UNLIKELY(go != HKI_GO)) {
+            r->step = r->steps_done = i;
+            return go;
+        }
+    }
+    r->window = 1;
+    r->step = 0;
+    r->steps_done = n;
+    return HKI_GO;
 }
 
 /* ---- Steps with operands in several pieces */
@@ -297,7 +365,8 @@ static hki_go try_pieces(hki_run *r, const hki_step *s, uint32_t window)
     const size_t elems = run_elems(r, s->slice, 0, s->slice.n, window), bytes = elems * g->elem_bytes;
     if (elems == 0) return HKI_GO;
     hki_places places = {0};
-    hki_outgoing o = message(r, s, bytes);
+    hki_outgoing o;
+    address(r, s, bytes, &o);
     hki_go go = s->kind == HKI_STEP_RECV ? incoming(r, s->peer, bytes, &r->sources[0], NULL) : HKI_GO;
     for (uint32_t k = 0; go == HKI_GO && k < s->nsrc; k++) {
         const hki_slice src = g->plan->srcs[s->src + k];
@@ -324,7 +393,8 @@ static hki_go try_token(hki_run *r, const hki_step *s)
 {
     if (s->kind == HKI_STEP_POST) {
         hki_places places;
-        const hki_outgoing o = message(r, s, 0);
+        hki_outgoing o;
+        address(r, s, 0, &o);
         const hki_go go = outgoing(r, &o, &places);
         if (go == HKI_GO) r->port->ops->commit(r->port, &o);
         return go;

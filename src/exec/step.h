@@ -7,6 +7,8 @@
 
 /* HKI_NOT_YET: run->waiting_for tells for whom. HKI_BROKEN: run->status and run->culprit are set. */
 hki_go hki_step_try(hki_run *, const hki_step *, uint32_t window);
+/* All steps from run->step on, in order, of a flat run. */
+hki_go hki_steps_flat(hki_run *);
 
 /* After the last step: done once nothing of the run's buffers is lent any more. */
 hki_run_state hki_run_end(hki_run *);

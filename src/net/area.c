@@ -8,21 +8,30 @@
 /* Where a message is, if not in the ring: in its line; in its sender's memory; where its reader wanted it. */
 enum { INLINE = UINT32_MAX, LENT = UINT32_MAX - 1, PUT = UINT32_MAX - 2 };
 
+/* Two cache lines; what fits the second does not touch the first. */
 typedef struct line {
     union {
         uint8_t payload[HKI_SHM_INLINE];
         struct {
-            uint64_t fingerprint;
-            uint64_t at;           /* LENT, PUT: in the segment of sender, reader */
-            uint64_t wanted;       /* in the sender's segment: where it wants message `wanted_ordinal` of that window; 0: nowhere */
-            uint64_t wanted_bytes;
-            uint32_t window, wanted_ordinal;
+            uint8_t first[HKI_LINE];
+            union {
+                uint8_t small[HKI_SHM_SMALL];
+                struct {
+                    uint64_t fingerprint;
+                    uint64_t at;           /* LENT, PUT: in the segment of sender, reader */
+                    uint64_t wanted;       /* in the sender's segment: where it wants message `wanted_ordinal` of that window; 0: nowhere */
+                    uint64_t wanted_bytes;
+                    uint32_t window, wanted_ordinal;
+                };
+            };
         };
     };
     uint32_t bytes, place; /* place: one of the above, or where in the ring, in lines */
     _Atomic uint64_t word; /* sequence | fingerprint << 32 */
 } line;
-_Static_assert(sizeof(line) == HKI_LINE, "one cache line");
+_Static_assert(sizeof(line) == 2 * HKI_LINE, "two cache lines");
+
+static inline uint8_t *inside(line *l, size_t bytes) { return bytes <= HKI_SHM_SMALL ? l->small : l->payload; }
 
 typedef struct ack { _Alignas(HKI_LINE) _Atomic uint32_t seq; } ack;
 
@@ -35,8 +44,8 @@ typedef struct pair {
     _Atomic uint32_t *ack, *acks;   /* where this rank acknowledges; where the peer does */
     const _Atomic uint32_t *asleep; /* does anybody there sleep? */
     hki_view *view;
+    const uint8_t *ring;            /* its ring of payload */
 } pair;
-_Static_assert(sizeof(pair) == HKI_LINE, "one cache line");
 
 typedef struct reader { uint32_t peer, seq; } reader;
 
@@ -56,6 +65,7 @@ typedef struct shm_port {
     pair *pairs;                 /* by rank */
     /* The ring of payload: positions in lines that only grow. Messages lie one behind the other, none wraps. */
     uint8_t *ring;
+    uint64_t ring_lines;
     uint64_t head;               /* where the next one goes */
     uint64_t first, last;        /* messages not yet reclaimed: parcels[first % PARCELS ...) */
     struct parcel { uint64_t begin; uint32_t readers; } parcels[HKI_SHM_LINES];
@@ -68,7 +78,11 @@ typedef struct shm_port {
 
 /* Payload written to lines that no cache holds any more is several times faster than to lines that the reader still has (2 ranks on one
  * die, 32 KiB: 1.9 against 4.8 us): the rings of the channels that take turns are together larger than a second-level cache. */
-static size_t ring_bytes(const hki_shape *s) { return hki_max((s->slots + 1) * s->slot_bytes, (size_t)HKI_SHM_RING); }
+static size_t ring_bytes(const hki_shape *s)
+{
+    const size_t want = hki_max((s->slots + 1) * s->slot_bytes, (size_t)HKI_SHM_RING);
+    return (size_t)1 << (64 - __builtin_clzll(want - 1)); /* a power of two: positions are masked */
+}
 
 #define PUTTING_US 1000000 /* for a put into this rank's memory to end, when it fails */
 
@@ -147,14 +161,15 @@ bool hki_area_left(hki_area *a, uint32_t rank)
     return h ? atomic_load(&h->uid) != a->shape.uid : a->left[rank];
 }
 
-void hki_area_enter(hki_area *a, const hki_record *r)
+void hki_area_enter(hki_area *a, uint64_t seq, uint64_t fingerprint, const uint64_t *body, size_t words)
 {
     hki_area_head *h = hki_area_mine(a);
     /* Readers check `entered` before and after copying: see hki_area_entered. Words are stored one by one, atomically. */
-    _Atomic uint64_t *to = (_Atomic uint64_t *)&h->records[r->seq % HKI_RECORDS];
-    const uint64_t *from = (const uint64_t *)r;
-    for (size_t i = 0; i < sizeof *r / 8; i++) atomic_store_explicit(&to[i], from[i], memory_order_relaxed);
-    atomic_store_explicit(&h->entered, r->seq, memory_order_release);
+    _Atomic uint64_t *to = (_Atomic uint64_t *)&h->records[seq % HKI_RECORDS];
+    atomic_store_explicit(&to[0], seq, memory_order_relaxed);
+    atomic_store_explicit(&to[1], fingerprint, memory_order_relaxed);
+    for (size_t i = 0; i < words; i++) atomic_store_explicit(&to[2 + i], body[i], memory_order_relaxed);
+    atomic_store_explicit(&h->entered, seq, memory_order_release);
 }
 
 bool hki_area_entered(hki_area *a, uint32_t rank, uint64_t seq, hki_record *out)
@@ -209,22 +224,24 @@ static _Atomic uint32_t *ack_at(const hki_area *a, uint8_t *base, uint32_t chann
 static uint8_t *ring_of(const hki_area *a, uint8_t *base, uint32_t channel) { return base + a->slots + channel * ring_bytes(&a->shape); }
 
 /* The peer's side of a pair, once its area is there. */
-static bool met(shm_port *p, uint32_t peer)
+static __attribute__((noinline)) bool meet(shm_port *p, uint32_t peer)
 {
     pair *q = &p->pairs[peer];
-    if (HKI_LIKELY(q->in != NULL)) return true;
     uint8_t *base = there(p->area, peer);
     if (!base) return false;
     const hki_segment_head *mine = hki_segment_head_of(p->area->segment->base), *its = q->view ? hki_segment_head_of(q->view->base) : mine;
     q->light = atomic_load(&mine->fences) && atomic_load(&its->fences);
     q->acks = ack_at(p->area, base, p->channel, p->port.rank);
     q->asleep = &its->asleep;
+    q->ring = ring_of(p->area, base, p->channel);
     q->in = lines_of(p->area, base, p->channel, p->port.rank);
     return true;
 }
 
+static inline bool met(shm_port *p, uint32_t peer) { return HKI_LIKELY(p->pairs[peer].in != NULL) || meet(p, peer); }
+
 /* Stores what the peer looks for, and wakes it if it sleeps. One of the two sees the other: see area.h. */
-static void publish64(shm_port *p, pair *q, _Atomic uint64_t *at, uint64_t value)
+static inline void publish64(shm_port *p, pair *q, _Atomic uint64_t *at, uint64_t value)
 {
     if (q->light) {
         atomic_store_explicit(at, value, memory_order_release);
@@ -235,7 +252,7 @@ static void publish64(shm_port *p, pair *q, _Atomic uint64_t *at, uint64_t value
     if (q->asleep && HKI_UNLIKELY(atomic_load(q->asleep)) && q->view) hki_bell_ring(p->area->bell, q->view->bell);
 }
 
-static void publish32(shm_port *p, pair *q, _Atomic uint32_t *at, uint32_t value)
+static inline void publish32(shm_port *p, pair *q, _Atomic uint32_t *at, uint32_t value)
 {
     if (q->light) {
         atomic_store_explicit(at, value, memory_order_release);
@@ -272,7 +289,7 @@ static bool reclaim(shm_port *p)
 /* Room for n lines in one piece, at the head or, if they would wrap, at the ring's beginning. false: readers have to go on first. */
 static bool make_room(shm_port *p, uint64_t n)
 {
-    const uint64_t size = ring_bytes(&p->area->shape) / HKI_LINE, at = p->head % size;
+    const uint64_t size = p->ring_lines, at = p->head & (size - 1);
     const uint64_t begin = at + n > size ? p->head + size - at : p->head;
     while (p->first != p->last && (p->last - p->first == HKI_SHM_LINES || begin + n - p->parcels[p->first % HKI_SHM_LINES].begin > size))
         if (!reclaim(p)) return false;
@@ -280,7 +297,7 @@ static bool make_room(shm_port *p, uint64_t n)
     return true;
 }
 
-static uint8_t *head_of(shm_port *p) { return p->ring + p->head % (ring_bytes(&p->area->shape) / HKI_LINE) * HKI_LINE; }
+static uint8_t *head_of(shm_port *p) { return p->ring + (p->head & (p->ring_lines - 1)) * HKI_LINE; }
 
 /* ---- Putting: into memory of a peer, which may fail and go its way at any moment. Who puts says so first and then looks whether the
  * peer has failed; a peer that fails says so first and then waits for those who put (hki_area_fail). */
@@ -319,22 +336,8 @@ static uint32_t find_wanted(shm_port *p, const hki_outgoing *o, void **at)
     return n;
 }
 
-static hki_go reserve(hki_port *port, const hki_outgoing *o, hki_places *places)
+static __attribute__((noinline)) hki_go reserve_outside(shm_port *p, const hki_outgoing *o, hki_places *places)
 {
-    shm_port *p = (shm_port *)port;
-    HKI_ASSERT(o->bytes <= port->slot_bytes);
-    for (uint32_t i = 0; i < o->n; i++) {
-        const pair *q = &p->pairs[o->peers[i]];
-        if (q->sent - q->acked >= HKI_SHM_LINES && !passed(p, o->peers[i], q->sent + 1 - HKI_SHM_LINES))
-            return port->holder = o->peers[i], HKI_NOT_YET;
-    }
-    places->n = places->near = 1;
-    p->lent_at = 0;
-    if (o->bytes <= HKI_SHM_INLINE) {
-        const pair *q = &p->pairs[o->peers[0]];
-        places->at[0] = o->n == 1 ? q->out[(q->sent + 1) % HKI_SHM_LINES].payload : p->scratch;
-        return HKI_GO;
-    }
     if (o->lent && o->bytes >= HKI_SHM_LENT) hki_segment_find(p->area->segment, o->lent, o->bytes, &p->lent_at);
     /* Even what is lent or put takes its turn among the parcels. */
     if (!make_room(p, p->lent_at ? 0 : (o->bytes + HKI_LINE - 1) / HKI_LINE)) return HKI_NOT_YET;
@@ -347,6 +350,23 @@ static hki_go reserve(hki_port *port, const hki_outgoing *o, hki_places *places)
     }
     places->at[0] = head_of(p);
     places->n = 1 + put;
+    return HKI_GO;
+}
+
+static hki_go reserve(hki_port *port, const hki_outgoing *o, hki_places *places)
+{
+    shm_port *p = (shm_port *)port;
+    HKI_ASSERT(o->bytes <= port->slot_bytes);
+    for (uint32_t i = 0; i < o->n; i++) {
+        const pair *q = &p->pairs[o->peers[i]];
+        if (HKI_UNLIKELY(q->sent - q->acked >= HKI_SHM_LINES) && !passed(p, o->peers[i], q->sent + 1 - HKI_SHM_LINES))
+            return port->holder = o->peers[i], HKI_NOT_YET;
+    }
+    places->n = places->near = 1;
+    p->lent_at = 0;
+    if (o->bytes > HKI_SHM_INLINE) return reserve_outside(p, o, places);
+    const pair *q = &p->pairs[o->peers[0]];
+    places->at[0] = o->n == 1 ? inside(&q->out[(q->sent + 1) % HKI_SHM_LINES], o->bytes) : p->scratch;
     return HKI_GO;
 }
 
@@ -370,12 +390,23 @@ static void tell_wish(shm_port *p, const hki_outgoing *o, uint32_t seq, line *l)
     l->wanted = at;
 }
 
-static uint64_t commit(hki_port *port, const hki_outgoing *o)
+static void commit_inline(shm_port *p, const hki_outgoing *o)
 {
-    shm_port *p = (shm_port *)port;
-    const bool outside = o->bytes > HKI_SHM_INLINE;
-    const uint32_t place = !outside ? INLINE : p->lent_at ? LENT : (uint32_t)(p->head % (ring_bytes(&p->area->shape) / HKI_LINE));
-    reader *r = p->readers + (p->last % HKI_SHM_LINES) * port->ranks;
+    for (uint32_t i = 0; i < o->n; i++) {
+        pair *q = &p->pairs[o->peers[i]];
+        const uint32_t seq = ++q->sent;
+        line *l = &q->out[seq % HKI_SHM_LINES];
+        if (o->n > 1) copy_words(inside(l, o->bytes), p->scratch, o->bytes);
+        l->bytes = (uint32_t)o->bytes;
+        l->place = INLINE;
+        publish64(p, q, &l->word, seq | o->fingerprint << 32);
+    }
+}
+
+static __attribute__((noinline)) uint64_t commit_outside(shm_port *p, const hki_outgoing *o)
+{
+    const uint32_t place = p->lent_at ? LENT : (uint32_t)(p->head & (p->ring_lines - 1));
+    reader *r = p->readers + (p->last % HKI_SHM_LINES) * p->port.ranks;
     uint32_t readers = 0, put = 0;
     for (uint32_t i = 0; i < o->n; i++) {
         pair *q = &p->pairs[o->peers[i]];
@@ -383,24 +414,28 @@ static uint64_t commit(hki_port *port, const hki_outgoing *o)
         line *l = &q->out[seq % HKI_SHM_LINES];
         l->bytes = (uint32_t)o->bytes;
         l->place = place;
-        if (outside) {
-            l->fingerprint = o->fingerprint;
-            l->at = p->lent_at;
-            tell_wish(p, o, seq, l);
-            if (p->put_at[i]) l->place = PUT, l->at = p->put_at[i], put++;
-            else r[readers++] = (reader){o->peers[i], seq};
-        } else if (o->n > 1) {
-            copy_words(l->payload, p->scratch, o->bytes);
-        }
+        l->fingerprint = o->fingerprint;
+        l->at = p->lent_at;
+        tell_wish(p, o, seq, l);
+        if (p->put_at[i]) l->place = PUT, l->at = p->put_at[i], put++;
+        else r[readers++] = (reader){o->peers[i], seq};
         publish64(p, q, &l->word, seq | o->fingerprint << 32);
     }
     if (put) atomic_store_explicit(&hki_area_mine(p->area)->putting, 0u, memory_order_release);
-    port->stats.messages_sent += o->n;
-    port->stats.bytes_sent += o->n * o->bytes;
     if (!readers) return 0;
     p->parcels[p->last++ % HKI_SHM_LINES] = (struct parcel){p->head, readers};
     if (p->lent_at) return p->last;
     p->head += (o->bytes + HKI_LINE - 1) / HKI_LINE;
+    return 0;
+}
+
+static uint64_t commit(hki_port *port, const hki_outgoing *o)
+{
+    shm_port *p = (shm_port *)port;
+    port->stats.messages_sent += o->n;
+    port->stats.bytes_sent += o->n * o->bytes;
+    if (o->bytes > HKI_SHM_INLINE) return commit_outside(p, o);
+    commit_inline(p, o);
     return 0;
 }
 
@@ -424,7 +459,7 @@ static bool lendable(hki_port *port, const void *memory, size_t bytes)
 }
 
 /* The message is outside its line. false: nothing that a peer could have sent in good faith. */
-static bool locate(shm_port *p, uint32_t peer, const line *l, uint32_t place, hki_msg *m)
+static __attribute__((noinline)) bool locate(shm_port *p, uint32_t peer, const line *l, uint32_t place, hki_msg *m)
 {
     const pair *q = &p->pairs[peer];
     const uint64_t at = l->at;
@@ -444,8 +479,8 @@ static bool locate(shm_port *p, uint32_t peer, const line *l, uint32_t place, hk
         m->data = q->view->base + at;
         return true;
     }
-    if ((uint64_t)place * HKI_LINE + m->bytes > ring_bytes(&p->area->shape)) return false;
-    m->data = ring_of(p->area, p->area->there[peer], p->channel) + (size_t)place * HKI_LINE;
+    if ((uint64_t)place * HKI_LINE + m->bytes > p->ring_lines * HKI_LINE) return false;
+    m->data = q->ring + (size_t)place * HKI_LINE;
     return true;
 }
 
@@ -457,12 +492,15 @@ static hki_go peek(hki_port *port, uint32_t peer, hki_msg *m)
     const uint32_t seq = q->taken + 1;
     line *l = &q->in[seq % HKI_SHM_LINES];
     const uint64_t word = atomic_load_explicit(&l->word, memory_order_acquire);
-    if ((uint32_t)word != seq) return HKI_NOT_YET;
+    if ((uint32_t)word != seq) {
+        __builtin_prefetch(l->first); /* written before the word, it will be here with it */
+        return HKI_NOT_YET;
+    }
     const uint32_t bytes = l->bytes, place = l->place;
     m->bytes = bytes;
     m->placed = false;
     if (place == INLINE && bytes <= HKI_SHM_INLINE) {
-        m->data = l->payload;
+        m->data = inside(l, bytes);
         m->fingerprint = word >> 32;
         m->mask = UINT32_MAX;
         return HKI_GO;
@@ -527,6 +565,7 @@ hki_port *hki_shm_port(hki_area *a, uint32_t channel)
     p->area = a;
     p->channel = channel;
     p->ring = ring_of(a, a->base, channel);
+    p->ring_lines = ring_bytes(s) / HKI_LINE;
     p->pairs = hki_alloc(s->ranks * sizeof *p->pairs);
     p->readers = hki_alloc((size_t)HKI_SHM_LINES * s->ranks * sizeof *p->readers);
     p->theirs = hki_alloc(2 * WISHES * s->ranks * sizeof *p->theirs);

@@ -7,8 +7,8 @@
  *     lanes   [channel][destination]  a ring of 64 lines
  *     slots   [channel]               a ring of payload, shared by the channel's destinations
  *
- * A line is 64 bytes: up to 48 bytes of payload, or where in the ring it is, and one word {32-bit sequence | 32 bits of fingerprint},
- * stored last with release order. Sequences start at 1 and only grow, so memory that was never written is never taken for a message. A
+ * A line is 128 bytes: up to 112 bytes of payload, or where in the ring it is, and one word {32-bit sequence | 32 bits of fingerprint},
+ * stored last with release order. Up to 48 bytes stand in the word's own cache line. Sequences start at 1 and only grow, so memory that was never written is never taken for a message. A
  * line is written again only when the reader's ack has passed it, a piece of the ring when every addressed reader's has. The ring has
  * room for shape.slots messages of the largest size at least.
  *
@@ -24,7 +24,8 @@
 #include "net/net.h"
 
 #define HKI_SHM_LINES 64
-#define HKI_SHM_INLINE 48
+#define HKI_SHM_INLINE 112 /* bytes of payload that fit a line, and the first of its two halves alone */
+#define HKI_SHM_SMALL 48
 #define HKI_SHM_RING (1 << 20) /* bytes of a channel's ring at least */
 #define HKI_SHM_LENT 1024     /* bytes from which a message is worth lending or putting */
 #define HKI_RECORDS 32
@@ -76,7 +77,8 @@ static inline hki_area_head *hki_area_mine(const hki_area *a) { return (hki_area
 hki_area_head *hki_area_of(hki_area *, uint32_t rank);
 /* Has that rank ended this communicator on its side? */
 bool hki_area_left(hki_area *, uint32_t rank);
-void hki_area_enter(hki_area *, const hki_record *);
+/* This rank has entered call `seq`: a record of it, of which the first `words` of its body. */
+void hki_area_enter(hki_area *, uint64_t seq, uint64_t fingerprint, const uint64_t *body, size_t words);
 /* The call `seq` of another rank, if it has entered it and it is not too long ago. */
 bool hki_area_entered(hki_area *, uint32_t rank, uint64_t seq, hki_record *);
 void hki_area_fail(hki_area *, const hki_notice *);
