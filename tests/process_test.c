@@ -17,6 +17,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -463,6 +464,84 @@ static void mixed_job(void **state)
     }
 }
 
+/* ---- Memory that the program has, seen by peers ------------------------------------------------------------------------------------- */
+
+enum { FLOATS = 1 << 18, BYTES = FLOATS * 4 };
+
+static float *pages(void *at)
+{
+    float *p = mmap(at, BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | (at ? MAP_FIXED : 0), -1, 0);
+    return p == MAP_FAILED ? NULL : p;
+}
+
+/* All-reduces x into y and looks at the values. lent: bytes that this rank lent or put; < 0: wrong. */
+static long checked(hk_comm *comm, float *x, float *y, float salt)
+{
+    hk_stats_t before = {.size = sizeof before}, after = before;
+    const int rank = hk_comm_rank(comm), ranks = hk_comm_ranks(comm);
+    for (int i = 0; i < FLOATS; i++) x[i] = (float)(rank + 1) * (float)(i % 1000) + salt;
+    hk_stats(comm, &before);
+    if (hk_all_reduce(x, y, FLOATS, HK_F32, HK_SUM, comm, NULL, NULL)) return -1;
+    hk_stats(comm, &after);
+    for (int i = 0; i < FLOATS; i++)
+        if (y[i] != (float)(ranks * (ranks + 1) / 2) * (float)(i % 1000) + (float)ranks * salt) return -2;
+    return (long)(after.bytes_lent - before.bytes_lent);
+}
+
+#define NEED(condition) do { if (!(condition)) { say(out, "line %d: %s", __LINE__, hk_last_error(comm)); return FAILED; } } while (0)
+
+static int registers(int rank, int ranks, int out)
+{
+    hk_comm *comm = join(out);
+    char small[64], *odd = malloc(BYTES);
+    float *x = pages(NULL), *y = pages(NULL), *z = malloc(BYTES);
+    NEED(x && y && z && odd);
+    NEED(hk_mem_register(comm, small, sizeof small) == HK_UNSUPPORTED && strstr(hk_last_error(comm), "no whole page"));
+    float *file = mmap(NULL, BYTES, PROT_READ, MAP_PRIVATE, open("/proc/self/exe", O_RDONLY), 0);
+    NEED(file != MAP_FAILED && hk_mem_register(comm, file, 65536) == HK_UNSUPPORTED && strstr(hk_last_error(comm), "not plain memory"));
+    NEED(hk_mem_deregister(comm, small) == HK_INVALID);
+    NEED(checked(comm, x, y, 1) == 0);
+    for (int i = 0; i < FLOATS; i++) y[i] = (float)i;
+    NEED(hk_mem_register(comm, x, BYTES) == HK_OK && hk_mem_register(comm, y, BYTES) == HK_OK && hk_mem_register(comm, odd, BYTES) == HK_OK);
+    NEED(hk_mem_register(comm, x, 8192) == HK_UNSUPPORTED && strstr(hk_last_error(comm), "already"));
+    for (int i = 0; i < FLOATS; i++) NEED(y[i] == (float)i);
+    NEED(checked(comm, x, y, 2) > 0);
+    NEED(checked(comm, x, z, 3) > 0 && checked(comm, z, y, 4) > 0);
+    float *inner = (float *)(void *)odd; /* from malloc: its first and last page are not whole, the rest lends all the same */
+    NEED(checked(comm, inner, y, 5) > 0 && checked(comm, x, inner, 6) > 0);
+    /* Freed, and something else at the same address: the same call, the pages that peers knew are no longer meant. */
+    const int stale = rank != 1; /* not on all ranks */
+    if (stale) NEED(munmap(x, BYTES) == 0 && pages(x) == x);
+    const long lent = checked(comm, x, z, 7);
+    NEED(stale ? lent == 0 : lent > 0);
+    if (stale) NEED(hk_mem_deregister(comm, x) == HK_INVALID && hk_mem_register(comm, x, BYTES) == HK_OK);
+    NEED(checked(comm, x, z, 8) > 0);
+    /* Moved elsewhere, as realloc does: it keeps its contents whatever happens to its old address. */
+    float *moved = mremap(y, BYTES, BYTES, MREMAP_MAYMOVE | MREMAP_FIXED, pages(NULL));
+    NEED(moved != MAP_FAILED && pages(y) == y);
+    for (int i = 0; i < FLOATS; i++) moved[i] = (float)(2 * i);
+    NEED(checked(comm, x, y, 9) >= 0 && checked(comm, y, z, 10) == 0);
+    NEED(hk_mem_register(comm, y, BYTES) == HK_OK && checked(comm, y, z, 11) > 0);
+    for (int i = 0; i < FLOATS; i++) NEED(moved[i] == (float)(2 * i));
+    NEED(hk_mem_deregister(comm, y) == HK_OK && hk_mem_deregister(comm, y) == HK_INVALID);
+    for (int i = 0; i < FLOATS; i++) NEED(y[i] == (float)(rank + 1) * (float)(i % 1000) + 11);
+    NEED(checked(comm, y, z, 12) == 0);
+    free(odd);
+    free(z);
+    return hk_comm_destroy(comm) ? FAILED : FINE;
+}
+
+static void registered(void **state)
+{
+    if (!built_with("shm")) skip();
+    world w;
+    for (int ranks = 2; ranks <= 4; ranks++) {
+        start(&w, ranks, registers);
+        finish(&w);
+        for (int r = 0; r < ranks; r++) expect(&w, r, FINE, NULL);
+    }
+}
+
 int main(void)
 {
     setenv("HOCKET_DEBUG", "VERSION", 1);
@@ -470,6 +549,6 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(killed_over_shm), cmocka_unit_test(killed_over_tcp), cmocka_unit_test(stopped), cmocka_unit_test(missing),
         cmocka_unit_test(wrong_number), cmocka_unit_test(settings_differ), cmocka_unit_test(forked), cmocka_unit_test(child_holds_descriptors),
-        cmocka_unit_test(no_destroy), cmocka_unit_test(init_again), cmocka_unit_test(ids), cmocka_unit_test(ports), cmocka_unit_test(mixed_job)};
+        cmocka_unit_test(no_destroy), cmocka_unit_test(init_again), cmocka_unit_test(ids), cmocka_unit_test(ports), cmocka_unit_test(mixed_job), cmocka_unit_test(registered)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -227,9 +227,17 @@ HK_API void hk_request_free(hk_request **request);
 
 /* ---- Memory ------------------------------------------------------------------------------------------------------- */
 
-/* Memory that ranks on the same host can see. 64-byte aligned, zeroed. Stays shared with a forked child. */
+/* Memory that ranks on the same host can see: operations on it copy less, those on large vectors about half. Each rank's choice;
+ * ranks with and without such memory mix. 64-byte aligned, zeroed. Stays shared with a forked child. */
 HK_API hk_status hk_mem_alloc(hk_comm *comm, size_t bytes, void **ptr);
 HK_API hk_status hk_mem_free(hk_comm *comm, void *ptr);
+/* The same for memory the program already has, from malloc say: its whole pages are moved, contents and address kept (the rest of
+ * [ptr, ptr + bytes) is used as before). No thread may write there during the call, and no operation may use it. HK_UNSUPPORTED with the
+ * reason where it cannot be: on a stack, in a file, shared, less than a page, ranks that are threads. It ends with
+ * hk_mem_deregister, or when the memory is freed: that is noticed, and what is later at that address is not taken for it. Its pages are
+ * given back to the system only by hk_mem_deregister (before free), or at the end of the process. After fork() the child shares them. */
+HK_API hk_status hk_mem_register(hk_comm *comm, void *ptr, size_t bytes);
+HK_API hk_status hk_mem_deregister(hk_comm *comm, void *ptr);
 
 /* ---- Seeing what happens ------------------------------------------------------------------------------------------ */
 
@@ -241,6 +249,7 @@ typedef struct hk_stats_t {
     hk_link_stats self, shm, tcp;
     uint64_t waits;           /* times a call had to wait for a peer */
     uint64_t sleeps;          /* of those, times it went to sleep */
+    uint64_t bytes_lent;      /* of shm.bytes_sent: read by peers where they lay, or stored by this rank where a peer wanted them */
 } hk_stats_t;
 /* Payload messages and bytes by transport and direction since creation. */
 HK_API hk_status hk_stats(hk_comm *comm, hk_stats_t *stats);

@@ -29,6 +29,36 @@ HK_API hk_status hk_mem_free(hk_comm *comm, void *ptr)
     return status;
 }
 
+static hk_status not_while_used(hk_comm *comm, const char *call)
+{
+    return comm->unfinished ? hki_error(comm, HK_INVALID, "%s: operations are under way: wait for them first", call) : HK_OK;
+}
+
+HK_API hk_status hk_mem_register(hk_comm *comm, void *ptr, size_t bytes)
+{
+    hk_status status = hki_comm_usable(comm);
+    if (status) return status;
+    if (!ptr || bytes > SIZE_MAX / 2) return hki_error(comm, HK_INVALID, "hk_mem_register: %s", ptr ? "bytes exceed the address space" : "ptr is NULL");
+    hki_engine *e = comm->engine;
+    pthread_mutex_lock(&e->lock);
+    status = not_while_used(comm, "hk_mem_register");
+    const char *why = status ? NULL : hki_segment_adopt(e->segment, ptr, bytes);
+    e->shares_memory |= !status && !why;
+    pthread_mutex_unlock(&e->lock);
+    return why ? hki_error(comm, HK_UNSUPPORTED, "hk_mem_register: %zu bytes at %p: %s", bytes, ptr, why) : status;
+}
+
+HK_API hk_status hk_mem_deregister(hk_comm *comm, void *ptr)
+{
+    hk_status status = hki_comm_usable(comm);
+    if (status || !ptr) return status;
+    pthread_mutex_lock(&comm->engine->lock);
+    status = not_while_used(comm, "hk_mem_deregister");
+    const bool found = !status && hki_segment_disown(comm->engine->segment, ptr);
+    pthread_mutex_unlock(&comm->engine->lock);
+    return found || status ? status : hki_error(comm, HK_INVALID, "hk_mem_deregister: not a pointer that hk_mem_register was given");
+}
+
 static void add(hk_link_stats *to, const hk_link_stats *from)
 {
     to->messages_sent += from->messages_sent;
@@ -47,6 +77,7 @@ HK_API hk_status hk_stats(hk_comm *comm, hk_stats_t *out)
                     .waits = comm->engine->waits, .sleeps = comm->engine->sleeps};
     for (uint32_t c = 0; c <= HKI_CHANNELS; c++) {
         add(&s.shm, &comm->shm_ports[c]->stats);
+        s.bytes_lent += comm->shm_ports[c]->lent;
         if (comm->tcp_ports[c]) add(&s.tcp, &comm->tcp_ports[c]->stats);
     }
     pthread_mutex_unlock(&comm->engine->lock);

@@ -422,6 +422,7 @@ static __attribute__((noinline)) uint64_t commit_outside(shm_port *p, const hki_
         publish64(p, q, &l->word, seq | o->fingerprint << 32);
     }
     if (put) atomic_store_explicit(&hki_area_mine(p->area)->putting, 0u, memory_order_release);
+    p->port.lent += o->bytes * (p->lent_at ? o->n : put);
     if (!readers) return 0;
     p->parcels[p->last++ % HKI_SHM_LINES] = (struct parcel){p->head, readers};
     if (p->lent_at) return p->last;
@@ -454,8 +455,7 @@ static bool settled(hki_port *port, uint64_t mark, bool up_to)
 
 static bool lendable(hki_port *port, const void *memory, size_t bytes)
 {
-    uint64_t at;
-    return hki_segment_find(((shm_port *)port)->area->segment, memory, bytes, &at);
+    return hki_segment_has(((shm_port *)port)->area->segment, memory, bytes);
 }
 
 /* The message is outside its line. false: nothing that a peer could have sent in good faith. */

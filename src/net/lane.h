@@ -58,7 +58,7 @@ typedef struct hki_port_ops {
     uint64_t (*commit)(hki_port *, const hki_outgoing *);
     /* Have all readers let go of what was lent under that mark (up_to: and under all before it)? If not, port->holder is one of them. */
     bool (*settled)(hki_port *, uint64_t mark, bool up_to);
-    /* Can [memory, memory + bytes) be lent, and be a place that is wanted? NULL: this port never can. */
+    /* Can any of [memory, memory + bytes) be lent, and be a place that is wanted? NULL: this port never can. */
     bool (*lendable)(hki_port *, const void *memory, size_t bytes);
     /* The oldest unread message from peer. */
     hki_go (*peek)(hki_port *, uint32_t peer, hki_msg *);
@@ -77,6 +77,7 @@ struct hki_port {
     uint32_t culprit;   /* the rank whose link broke or whose bytes are wrong */
     uint32_t holder;    /* after HKI_NOT_YET from reserve, or settled: the rank that has to take a message first */
     hk_link_stats stats;
+    uint64_t lent;      /* bytes sent that were lent or put */
 };
 
 static inline void hki_port_break(hki_port *p, hk_status status, uint32_t culprit)

@@ -10,12 +10,14 @@
 
 #define MAGIC 0x6b636f685f676573u
 #define GONE UINT64_MAX /* the offset of a withdrawn directory entry */
+#define HUGE ((size_t)2 << 20) /* pieces from which huge pages are asked for */
 #define PROBES 64       /* entries looked at before a withdrawn one is used again */
 
 int hki_segment_open(hki_segment *s, size_t bytes, bool shared)
 {
     memset(s, 0, sizeof *s);
     s->fd = -1;
+    s->maps = -2;
     s->bytes = bytes / hki_page() * hki_page();
     if (shared) {
         s->fd = hki_memfd(s->bytes);
@@ -48,12 +50,21 @@ static void drop(hki_range *r)
     }
 }
 
+static void forget(hki_alias **at)
+{
+    hki_alias *gone = *at;
+    *at = gone->next;
+    hki_free(gone);
+}
+
 void hki_segment_close(hki_segment *s)
 {
     hki_unmap(s->base, s->bytes);
     hki_close(s->fd);
     drop(s->holes);
     drop(s->taken);
+    while (s->aliases) forget(&s->aliases);
+    if (s->maps >= 0) hki_close(s->maps);
     memset(s, 0, sizeof *s);
     s->fd = -1;
 }
@@ -86,6 +97,7 @@ void *hki_segment_alloc(hki_segment *s, size_t bytes)
     }
     r->next = s->taken;
     s->taken = r;
+    if (bytes >= HUGE) hki_advise_huge(s->base + r->offset, bytes);
     return s->base + r->offset;
 }
 
@@ -108,9 +120,92 @@ bool hki_segment_free(hki_segment *s, void *ptr)
 
 bool hki_segment_find(const hki_segment *s, const void *ptr, size_t bytes, uint64_t *at)
 {
-    const size_t offset = (uintptr_t)ptr - (uintptr_t)s->base;
-    if ((uintptr_t)ptr < (uintptr_t)s->base || offset >= s->used || bytes > s->used - offset) return false;
-    *at = offset;
+    const uint8_t *p = ptr;
+    if (p >= s->base && (size_t)(p - s->base) < s->used && bytes <= s->used - (size_t)(p - s->base)) return *at = (size_t)(p - s->base), true;
+    for (const hki_alias *a = s->aliases; a; a = a->next)
+        if (p >= a->at && (size_t)(p - a->at) < a->bytes && bytes <= a->bytes - (size_t)(p - a->at)) return *at = a->offset + (size_t)(p - a->at), true;
+    return false;
+}
+
+/* ---- Memory of the program --------------------------------------------------------------------------------------------- */
+
+static int maps_of(hki_segment *s) { return s->maps == -2 ? (s->maps = hki_maps_open()) : s->maps; }
+
+/* Are the alias's pages still those of the segment? */
+static bool holds(hki_segment *s, const hki_alias *a)
+{
+    const uint64_t inode = hki_inode(s->fd);
+    hki_mapping m;
+    for (const uint8_t *p = a->at; p < a->at + a->bytes; p = (const uint8_t *)(uintptr_t)m.end)
+        if (!hki_mapping_at(maps_of(s), p, &m) || !m.shared || m.inode != inode ||
+            m.offset + ((uintptr_t)p - m.start) != a->offset + (size_t)(p - a->at)) return false;
+    return true;
+}
+
+bool hki_segment_has(hki_segment *s, const void *ptr, size_t bytes)
+{
+    const uint8_t *p = ptr;
+    if (p < s->base + s->used && p + bytes > s->base) return true;
+    for (hki_alias **at = &s->aliases; *at;) {
+        const hki_alias *a = *at;
+        const bool touches = p < a->at + a->bytes && p + bytes > a->at;
+        if (touches && holds(s, a)) return true;
+        if (touches) forget(at);
+        else at = &(*at)->next;
+    }
+    return false;
+}
+
+static const char *objection(hki_segment *s, uint8_t *at, size_t bytes)
+{
+    hki_mapping m;
+    if (s->fd < 0) return "this process has no memory file that others could map (ranks are threads, or the kernel refuses one)";
+    for (uint8_t *p = at; p < at + bytes; p = (uint8_t *)(uintptr_t)m.end)
+        if (!hki_mapping_at(maps_of(s), p, &m) || !m.plain)
+            return "not plain memory: shared, mapped from a file, read-only, on a stack, or not mapped at all";
+    return NULL;
+}
+
+const char *hki_segment_adopt(hki_segment *s, void *ptr, size_t bytes)
+{
+    const size_t page = hki_page();
+    uint8_t *at = (uint8_t *)hki_round_up((uintptr_t)ptr, page), *end = (uint8_t *)(((uintptr_t)ptr + bytes) / page * page);
+    if (end <= at) return "no whole page in it";
+    const size_t n = (size_t)(end - at);
+    if (hki_segment_has(s, at, n)) return "some of it is seen by peers already";
+    const char *why = objection(s, at, n);
+    if (why) return why;
+    hki_alias *a = hki_alloc(sizeof *a);
+    uint8_t *copy = a ? hki_segment_alloc(s, n) : NULL;
+    if (!copy) {
+        hki_free(a);
+        return "no room in the segment";
+    }
+    memcpy(copy, at, n);
+    if (!hki_map_over(at, n, s->fd, (uint64_t)(copy - s->base))) {
+        hki_segment_free(s, copy);
+        hki_free(a);
+        return "the kernel refuses to map it";
+    }
+    *a = (hki_alias){at, n, (size_t)(copy - s->base), s->aliases};
+    s->aliases = a;
+    return NULL;
+}
+
+bool hki_segment_disown(hki_segment *s, void *ptr)
+{
+    const uint8_t *first = (const uint8_t *)hki_round_up((uintptr_t)ptr, hki_page());
+    hki_alias **at = &s->aliases;
+    while (*at && (*at)->at != first) at = &(*at)->next;
+    if (!*at) return false;
+    const hki_alias a = **at;
+    const bool ours = holds(s, &a);
+    forget(at);
+    if (!ours) return true; /* it was unmapped: nothing to move */
+    if (hki_map_private_over(a.at, a.bytes)) {
+        memcpy(a.at, s->base + a.offset, a.bytes);
+        hki_segment_free(s, s->base + a.offset);
+    }
     return true;
 }
 

@@ -37,12 +37,17 @@ typedef struct hki_view {
 
 typedef struct hki_range { size_t offset, bytes; struct hki_range *next; } hki_range;
 
+/* Memory of the program whose pages were moved into the segment: it is at its address and at base + offset. */
+typedef struct hki_alias { uint8_t *at; size_t bytes, offset; struct hki_alias *next; } hki_alias;
+
 typedef struct hki_segment {
     uint8_t *base;
     size_t bytes, used;   /* used: everything beyond was never handed out */
     int fd;               /* -1: private to this process */
     uint64_t token;
     hki_range *holes, *taken;
+    hki_alias *aliases;
+    int maps;             /* hki_maps_open, on first use; -2: not tried */
 } hki_segment;
 
 /* shared: others may map it (needs memfd; -errno if refused). Otherwise visible within this process only. */
@@ -53,8 +58,16 @@ void *hki_segment_alloc(hki_segment *, size_t bytes);
 /* false if ptr is none of ours. */
 bool hki_segment_free(hki_segment *, void *ptr);
 
-/* Where in the segment [ptr, ptr + bytes) is, if all of it is memory that was handed out; false: it is not. */
+/* Where in the segment [ptr, ptr + bytes) is, if all of it was handed out or moved here; false: it is not. */
 bool hki_segment_find(const hki_segment *, const void *ptr, size_t bytes, uint64_t *at);
+/* Is any of [ptr, ptr + bytes) such memory? Memory that was moved here and has been unmapped or remapped since is seen to be so, and
+ * forgotten; its place in the segment is not used again, as it may be mapped elsewhere now. */
+bool hki_segment_has(hki_segment *, const void *ptr, size_t bytes);
+/* Moves the whole pages of [ptr, ptr + bytes) into the segment, contents and address kept. No other thread may write there meanwhile.
+ * NULL on success, else why not. */
+const char *hki_segment_adopt(hki_segment *, void *ptr, size_t bytes);
+/* Moves them back; false: none of [ptr, ...) was moved here by a call with that ptr. */
+bool hki_segment_disown(hki_segment *, void *ptr);
 
 static inline hki_segment_head *hki_segment_head_of(const uint8_t *base) { return (hki_segment_head *)(uintptr_t)base; }
 hk_status hki_segment_publish(hki_segment *, uint64_t uid, const void *area);

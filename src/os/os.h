@@ -68,6 +68,21 @@ int hki_life_lock(int fd);
 /* Is the life lock of the process that made this file still held? (Our own process always counts as alive.) */
 bool hki_life_held(int fd);
 
+/* What the pages at an address are. */
+typedef struct hki_mapping {
+    uint64_t start, end, offset, inode; /* inode 0: no file */
+    bool shared;
+    bool plain;                         /* private, readable, writable, no file, no stack: memory as malloc gives it */
+} hki_mapping;
+/* A descriptor that makes hki_mapping_at a system call instead of a search through a file; -1: this kernel has none (before Linux 6.11). */
+int hki_maps_open(void);
+bool hki_mapping_at(int maps, const void *address, hki_mapping *);
+uint64_t hki_inode(int fd);
+/* Whole pages in the place of whatever is mapped there. */
+bool hki_map_over(void *at, size_t bytes, int fd, uint64_t offset);
+bool hki_map_private_over(void *at, size_t bytes);
+void hki_advise_huge(void *at, size_t bytes); /* where the system allows */
+
 /* ---- Local sockets (abstract names: nothing in the file system) */
 int hki_unix_listen(const char *name, int backlog);
 int hki_unix_connect(const char *name);
