@@ -47,8 +47,10 @@ static void choose_slots(hk_comm *comm, bool crowded)
 {
     hki_shape *s = &comm->shape;
     s->channels = HKI_CHANNELS + 1;
+    s->crowded = crowded;
     s->slots = comm->settings.slots;
-    s->slot_bytes = comm->settings.slot_bytes ? comm->settings.slot_bytes : comm->any_tcp || crowded ? (size_t)256 << 10 : (size_t)64 << 10;
+    const size_t usual = crowded ? (size_t)256 << 10 : comm->any_tcp ? (size_t)512 << 10 : (size_t)64 << 10;
+    s->slot_bytes = comm->settings.slot_bytes ? comm->settings.slot_bytes : usual;
     s->slot_bytes = hki_max(s->slot_bytes, (size_t)s->ranks * HKI_LINE);
 }
 

@@ -167,6 +167,11 @@ bool hki_engine_world(hki_engine **engines, uint32_t n, char error[160])
 void hki_engine_pump(hki_engine *e)
 {
     if (e->tcp && e->remote->progress(e->tcp, &e->paced)) e->progress++;
+    hki_engine_pump_comms(e);
+}
+
+void hki_engine_pump_comms(hki_engine *e)
+{
     for (hk_comm *c = e->comms; c; c = c->next)
         if (hki_comm_pump(c)) e->progress++;
 }

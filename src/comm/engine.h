@@ -56,6 +56,8 @@ uint64_t hki_fork_generation(void);
 
 /* Does what can be done now on every communicator; the lock is held. */
 void hki_engine_pump(hki_engine *);
+/* The same without asking which sockets are ready: awaited ones may be looked at all the same. */
+void hki_engine_pump_comms(hki_engine *);
 /* Looks after deadlines, dead peers, notices and stall lines; the lock is held. */
 void hki_engine_check(hki_engine *, uint64_t now_us);
 /* The counted view of a segment, from a descriptor that others sent (taken over) or one already mapped; NULL: cannot be shared. */

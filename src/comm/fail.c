@@ -250,12 +250,12 @@ void hki_comm_check(hk_comm *comm, uint64_t now_us)
 bool hki_comm_alarmed(hk_comm *comm)
 {
     if (HKI_UNLIKELY(atomic_load_explicit(&comm->aborted, memory_order_relaxed))) return true;
+    if (comm->seq % 16) return false;
     if (comm->tcp) {
         hki_notice n;
         comm->engine->remote->progress(comm->engine->tcp, &comm->engine->paced);
         if (comm->engine->remote->notice(comm->tcp, &n, 0)) return true;
     }
-    if (comm->seq % 16) return false;
     for (uint32_t r = 0; r < comm->shape.ranks; r++) {
         const hki_area_head *h = (const hki_area_head *)comm->area.there[r];
         if (h && atomic_load_explicit(&h->state, memory_order_relaxed) == HKI_AREA_FAILED) return true;

@@ -147,7 +147,7 @@ static void *take(hki_store *have, hki_store *next, size_t want)
 
 static void lend(hk_comm *comm, hk_request *t)
 {
-    if (!comm->engine->shares_memory || hki_max(t->in_bytes, t->out_bytes) < HKI_LEND) return;
+    if (!(comm->engine->shares_memory || comm->tcp) || hki_max(t->in_bytes, t->out_bytes) < HKI_LEND) return;
     hki_run_lend(&t->run, t->in_bytes, t->out_bytes);
 }
 

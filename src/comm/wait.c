@@ -71,7 +71,8 @@ bool hki_wait_until(hki_engine *e, bool (*done)(void *), void *arg, uint64_t giv
             if (done(arg)) return true;
             if (give_up_us != UINT64_MAX && hki_now_us() >= give_up_us) return false;
         }
-        hki_engine_pump(e);
+        if (idle < p.spins && idle % 8) hki_engine_pump_comms(e);
+        else hki_engine_pump(e);
         if (done(arg)) return true;
         idle++;
         if (e->progress != seen) {

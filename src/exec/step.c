@@ -14,6 +14,8 @@
 
 #define SMALL 64 /* bytes up to which a call costs more than the copy */
 
+#define EXPECTED 4096 /* bytes of a message from which it is worth telling where it will go */
+
 static inline void move(void *dst, const void *src, size_t bytes)
 {
     uint8_t *d = dst;
@@ -193,6 +195,13 @@ static void fold(const hki_run *r, const hki_step *s, uint8_t *mine, size_t elem
     for (uint32_t k = n - 1; k < places->n; k++) move(places->at[k], mine, bytes);
 }
 
+/* The message may be stored where this step would copy it, as nothing else stands in the step's way. */
+static void expect(hki_run *r, const hki_step *s, uint8_t *mine, size_t bytes, uint32_t window)
+{
+    if (r->last_lent && reclaimed(r, (uint32_t)(s - r->program->plan->steps), window) != HKI_GO) return;
+    r->port->ops->expect(r->port, s->peer, mine, bytes, r->fingerprint);
+}
+
 static hki_go try_single(hki_run *r, const hki_step *s, const hki_ready *y, uint32_t window)
 {
     const hki_program *g = r->program;
@@ -203,6 +212,7 @@ static hki_go try_single(hki_run *r, const hki_step *s, const hki_ready *y, uint
     hki_outgoing o;
     places.n = places.near = 0;
     bool placed = false;
+    if (s->kind == HKI_STEP_RECV && r->port->ops->expect && bytes >= EXPECTED) expect(r, s, mine, bytes, window);
     hki_go go = s->kind == HKI_STEP_RECV ? incoming(r, s->peer, bytes, &r->sources[0], &placed) : gather(r, s, bytes, window);
     if (go != HKI_GO) return go;
     if (r->last_lent && s->kind != HKI_STEP_SEND && (go = reclaimed(r, (uint32_t)(s - g->plan->steps), window)) != HKI_GO) return go;

@@ -554,7 +554,7 @@ static void close_port(hki_port *port)
     hki_free(p);
 }
 
-static const hki_port_ops ops = {reserve, commit, settled, lendable, peek, release, unread, close_port};
+static const hki_port_ops ops = {reserve, commit, settled, lendable, peek, NULL, release, unread, close_port};
 
 hki_port *hki_shm_port(hki_area *a, uint32_t channel)
 {

@@ -18,7 +18,7 @@ typedef struct hki_frame {
     uint32_t bytes;           /* of payload: DATA any, FAIL sizeof(hki_notice), else 0 */
     uint64_t seq, fingerprint; /* DATA: of the operation it belongs to; CALL: of the operation entered */
     uint8_t desc[32];         /* that operation, for reports */
-    uint32_t waiting_for;     /* WAIT: the rank that the sender waits for; else 0 */
+    uint32_t extra;           /* DATA: number of the message in its lane; WAIT: the rank that the sender waits for; else 0 */
 } hki_frame;
 
 typedef struct hki_tcp_hello {

@@ -62,6 +62,9 @@ typedef struct hki_port_ops {
     bool (*lendable)(hki_port *, const void *memory, size_t bytes);
     /* The oldest unread message from peer. */
     hki_go (*peek)(hki_port *, uint32_t peer, hki_msg *);
+    /* Before a peek: the oldest message from peer, if it has not begun to come, is so long and has this fingerprint, may be stored at
+     * `place` as it comes, until it is released or the port breaks. NULL: this port stores nothing by itself. */
+    void (*expect)(hki_port *, uint32_t peer, void *place, size_t bytes, uint64_t fingerprint);
     /* Lets go of it. If what it lent turns out to have been void, the port breaks. */
     void (*release)(hki_port *, uint32_t peer);
     /* Messages committed to peer that it has not taken yet. */

@@ -8,6 +8,7 @@ typedef struct mux_port {
     hki_port *near, *far;
     bool *is_near;          /* by rank */
     uint32_t *sorted;       /* destinations of one message, near ones first */
+    uint64_t last_near, last_far; /* marks given by either; the one in the lowest bit of ours tells whose it is */
 } mux_port;
 
 static hki_port *via(mux_port *m, uint32_t peer) { return m->is_near[peer] ? m->near : m->far; }
@@ -32,9 +33,10 @@ static void split(mux_port *m, const hki_outgoing *o, hki_outgoing *near, hki_ou
     near->n = n;
     far->peers = m->sorted + n;
     far->n = o->n - n;
-    far->lent = far->wanted = NULL;
+    far->wanted = NULL;
     far->ordinal = NULL;
     if (far->n) near->ordinal = NULL;
+    if (n && far->n) near->lent = far->lent = NULL; /* one mark cannot stand for two */
 }
 
 static hki_go reserve(hki_port *port, const hki_outgoing *o, hki_places *places)
@@ -57,23 +59,31 @@ static uint64_t commit(hki_port *port, const hki_outgoing *o)
     mux_port *m = (mux_port *)port;
     hki_outgoing near, far;
     split(m, o, &near, &far);
-    const uint64_t mark = near.n ? m->near->ops->commit(m->near, &near) : 0;
-    if (far.n) m->far->ops->commit(m->far, &far);
+    uint64_t mark = 0;
+    if (near.n && (mark = m->near->ops->commit(m->near, &near))) m->last_near = mark, mark = mark << 1;
+    if (far.n && (mark = m->far->ops->commit(m->far, &far))) m->last_far = mark, mark = mark << 1 | 1;
     return mark;
+}
+
+static bool settled_in(mux_port *m, hki_port *p, uint64_t mark, bool up_to)
+{
+    const bool done = p->ops->settled(p, mark, up_to);
+    if (!done) m->port.holder = p->holder;
+    return done;
 }
 
 static bool settled(hki_port *port, uint64_t mark, bool up_to)
 {
     mux_port *m = (mux_port *)port;
-    const bool done = m->near->ops->settled(m->near, mark, up_to);
-    m->port.holder = m->near->holder;
-    return done;
+    if (!up_to) return settled_in(m, mark & 1 ? m->far : m->near, mark >> 1, false);
+    return (!m->last_near || settled_in(m, m->near, m->last_near, true)) && (!m->last_far || settled_in(m, m->far, m->last_far, true));
 }
 
 static bool lendable(hki_port *port, const void *memory, size_t bytes)
 {
-    hki_port *near = ((mux_port *)port)->near;
-    return near->ops->lendable && near->ops->lendable(near, memory, bytes);
+    const mux_port *m = (mux_port *)port;
+    return (m->near->ops->lendable && m->near->ops->lendable(m->near, memory, bytes)) ||
+           (m->far->ops->lendable && m->far->ops->lendable(m->far, memory, bytes));
 }
 
 static hki_go peek(hki_port *port, uint32_t peer, hki_msg *msg)
@@ -81,6 +91,12 @@ static hki_go peek(hki_port *port, uint32_t peer, hki_msg *msg)
     mux_port *m = (mux_port *)port;
     hki_port *p = via(m, peer);
     return pass_on(m, p, p->ops->peek(p, peer, msg));
+}
+
+static void expect(hki_port *port, uint32_t peer, void *place, size_t bytes, uint64_t fingerprint)
+{
+    hki_port *p = via((mux_port *)port, peer);
+    if (p->ops->expect) p->ops->expect(p, peer, place, bytes, fingerprint);
 }
 
 static void release(hki_port *port, uint32_t peer)
@@ -104,7 +120,7 @@ static void close_port(hki_port *port)
     hki_free(m);
 }
 
-static const hki_port_ops ops = {reserve, commit, settled, lendable, peek, release, unread, close_port};
+static const hki_port_ops ops = {reserve, commit, settled, lendable, peek, expect, release, unread, close_port};
 
 hki_port *hki_mux_port(hki_port *near, hki_port *far, hki_peer *const *peers, bool all_far)
 {

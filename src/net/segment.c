@@ -17,7 +17,6 @@ int hki_segment_open(hki_segment *s, size_t bytes, bool shared)
 {
     memset(s, 0, sizeof *s);
     s->fd = -1;
-    s->maps = -2;
     s->bytes = bytes / hki_page() * hki_page();
     if (shared) {
         s->fd = hki_memfd(s->bytes);
@@ -64,7 +63,7 @@ void hki_segment_close(hki_segment *s)
     drop(s->holes);
     drop(s->taken);
     while (s->aliases) forget(&s->aliases);
-    if (s->maps >= 0) hki_close(s->maps);
+    if (s->asked) hki_close(s->maps);
     memset(s, 0, sizeof *s);
     s->fd = -1;
 }
@@ -129,7 +128,12 @@ bool hki_segment_find(const hki_segment *s, const void *ptr, size_t bytes, uint6
 
 /* ---- Memory of the program --------------------------------------------------------------------------------------------- */
 
-static int maps_of(hki_segment *s) { return s->maps == -2 ? (s->maps = hki_maps_open()) : s->maps; }
+static int maps_of(hki_segment *s)
+{
+    if (!s->asked) s->maps = hki_maps_open();
+    s->asked = true;
+    return s->maps;
+}
 
 /* Are the alias's pages still those of the segment? */
 static bool holds(hki_segment *s, const hki_alias *a)

@@ -47,7 +47,8 @@ typedef struct hki_segment {
     uint64_t token;
     hki_range *holes, *taken;
     hki_alias *aliases;
-    int maps;             /* hki_maps_open, on first use; -2: not tried */
+    int maps;             /* hki_maps_open, on first use */
+    bool asked;           /* there was a first use */
 } hki_segment;
 
 /* shared: others may map it (needs memfd; -errno if refused). Otherwise visible within this process only. */

@@ -247,7 +247,7 @@ static bool progress(hki_tcp *t, bool *paced)
     if (t->paced) {
         t->paced = false;
         for (hki_link *l = t->links; l && !t->paced; l = l->next)
-            if (l->out && l->q_used) moved |= hki_link_write(l);
+            if (l->q_used) moved |= hki_link_write(l);
     }
     *paced = t->paced;
     return moved;
@@ -267,6 +267,7 @@ static hki_tcp_comm *join(hki_tcp *t, const hki_shape *s, hki_peer *const *peers
     const size_t lanes = (size_t)s->channels * s->ranks;
     c->out = hki_alloc(lanes * sizeof *c->out);
     c->in = hki_alloc(lanes * sizeof *c->in);
+    c->expected = hki_alloc(lanes * sizeof *c->expected);
     c->own = hki_alloc(HKI_KNOWN * sizeof *c->own);
     c->known = hki_alloc((size_t)s->ranks * HKI_KNOWN * sizeof *c->known);
     c->lost_us = hki_alloc(s->ranks * sizeof *c->lost_us);
@@ -274,7 +275,7 @@ static hki_tcp_comm *join(hki_tcp *t, const hki_shape *s, hki_peer *const *peers
     c->waits = hki_alloc(s->ranks * sizeof *c->waits);
     c->next = t->comms;
     t->comms = c;
-    if (!c->out || !c->in || !c->own || !c->known || !c->lost_us || !c->left || !c->waits) {
+    if (!c->out || !c->in || !c->expected || !c->own || !c->known || !c->lost_us || !c->left || !c->waits) {
         leave(c);
         return NULL;
     }
@@ -322,6 +323,7 @@ static void leave(hki_tcp_comm *c)
     }
     hki_free(c->out);
     hki_free(c->in);
+    hki_free(c->expected);
     hki_free(c->own);
     hki_free(c->known);
     hki_free(c->lost_us);
@@ -356,7 +358,7 @@ static void tell_wait(hki_tcp_comm *c, uint32_t waiting_for, uint64_t now_us)
     if (waiting_for == c->told_wait_for && now_us - c->told_wait_us < HKI_TELL_US) return;
     c->told_wait_us = now_us;
     c->told_wait_for = waiting_for;
-    const hki_frame f = {.kind = HKI_FRAME_WAIT, .seq = c->entered, .waiting_for = waiting_for};
+    const hki_frame f = {.kind = HKI_FRAME_WAIT, .seq = c->entered, .extra = waiting_for};
     for (uint32_t r = 0; r < c->shape.ranks; r++) {
         hki_link *out = c->out[r], *in = c->in[r]; /* channel 0: where calls are told too */
         hki_link *l = out && out->state == HKI_UP ? out : in;
@@ -397,6 +399,7 @@ static bool fail(hki_tcp_comm *c, const hki_notice *n)
     bool all = true;
     if (!again) c->told = *n;
     c->failed = true;
+    hki_tcp_forget_places(c);
     for (hki_link *l = c->tcp->links; l; l = l->next)
         if (l->comm == c) hki_link_tell_end(l);
     for (uint32_t r = 0; r < c->shape.ranks; r++) {

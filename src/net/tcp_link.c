@@ -39,7 +39,7 @@ void hki_link_free(hki_link *l)
     }
     hki_free(l->read_ahead);
     hki_free(l->queue);
-    hki_free(l->queue_bytes);
+    hki_free(l->parcels);
     hki_free(l);
 }
 
@@ -47,7 +47,7 @@ void hki_link_free(hki_link *l)
 void hki_link_watch(hki_link *l)
 {
     if (l->fd < 0) return;
-    const bool full = !l->out && l->complete == HKI_READ_AHEAD;
+    const bool full = l->complete == HKI_READ_AHEAD;
     const bool in = l->state != HKI_DIALLING && !full;
     const bool out = l->state == HKI_DIALLING || ((l->q_used || l->notes_bytes) && !l->tcp->paced && l->state == HKI_UP) ||
                      (l->notes_bytes && l->state == HKI_GREETING);
@@ -73,13 +73,13 @@ void hki_link_broke(hki_link *l)
 bool hki_link_attach(hki_link *l, hki_tcp_comm *c)
 {
     const hki_shape *s = &c->shape;
-    if (l->out) {
-        l->queue = hki_alloc(s->slots * (HKI_FRAME_HEAD + s->slot_bytes));
-        l->queue_bytes = hki_alloc(s->slots * sizeof *l->queue_bytes);
-        if (!l->queue || !l->queue_bytes) return false;
-    } else if (!(l->read_ahead = hki_alloc(HKI_READ_AHEAD * s->slot_bytes))) {
-        return false;
-    }
+    const size_t small = hki_min(s->slot_bytes, HKI_BACKWARD);
+    l->queue_room = l->out ? s->slot_bytes : small;
+    l->ahead_room = l->out ? small : s->slot_bytes;
+    l->queue = hki_alloc(s->slots * (HKI_FRAME_HEAD + l->queue_room));
+    l->parcels = hki_alloc(s->slots * sizeof *l->parcels);
+    l->read_ahead = hki_alloc(HKI_READ_AHEAD * l->ahead_room);
+    if (!l->queue || !l->parcels || !l->read_ahead) return false;
     l->comm = c;
     (l->out ? c->out : c->in)[l->channel * s->ranks + l->peer] = l;
     return true;
@@ -135,6 +135,17 @@ static bool write_notes(hki_link *l, bool *moved)
     return true;
 }
 
+/* As much of the oldest message as the socket takes, at most `most` bytes. */
+static ssize_t write_some(hki_link *l, const hki_parcel *c, size_t most)
+{
+    const uint8_t *head = l->queue + l->q_first * (HKI_FRAME_HEAD + l->queue_room);
+    if (!c->lent) return hki_sock_write(l->fd, head + l->sent, most);
+    const uint8_t *lent = c->lent;
+    if (l->sent >= HKI_FRAME_HEAD) return hki_sock_write(l->fd, lent + (l->sent - HKI_FRAME_HEAD), most);
+    const size_t rest = HKI_FRAME_HEAD - l->sent;
+    return hki_sock_write2(l->fd, head + l->sent, hki_min(rest, most), lent, most > rest ? most - rest : 0);
+}
+
 bool hki_link_write(hki_link *l)
 {
     bool moved = false;
@@ -142,18 +153,19 @@ bool hki_link_write(hki_link *l)
         while (l->fd >= 0) {
             if (l->sent == 0 && !write_notes(l, &moved)) break; /* notes go between messages, never into one */
             if (l->state != HKI_UP || !l->q_used) break;
-            const hki_shape *s = &l->comm->shape;
-            const size_t total = l->queue_bytes[l->q_first], allowed = hki_tcp_allowance(l->tcp, total - l->sent);
+            const hki_parcel *c = &l->parcels[l->q_first];
+            const size_t total = HKI_FRAME_HEAD + c->bytes, allowed = hki_tcp_allowance(l->tcp, total - l->sent);
             if (!allowed) break;
-            const ssize_t n = hki_sock_write(l->fd, l->queue + l->q_first * (HKI_FRAME_HEAD + s->slot_bytes) + l->sent, allowed);
+            const ssize_t n = write_some(l, c, allowed);
             if (n < 0) cannot_write(l);
             if (n <= 0) break;
             if (l->tcp->rate) l->tcp->bucket -= (uint64_t)n;
             moved = true;
             l->sent += (size_t)n;
             if (l->sent < total) continue;
+            if (c->unsent) --*c->unsent;
             l->sent = 0;
-            l->q_first = (l->q_first + 1) % s->slots;
+            l->q_first = (l->q_first + 1) % l->comm->shape.slots;
             l->q_used--;
         }
         hki_link_watch(l);
@@ -213,7 +225,7 @@ static bool note(hki_link *l, const hki_frame *f)
         c->heard = true;
     }
     if (f->kind == HKI_FRAME_CALL) learn(c, l->peer, f);
-    if (f->kind == HKI_FRAME_WAIT) c->waits[l->peer] = (struct hki_told_wait){hki_now_us(), f->waiting_for};
+    if (f->kind == HKI_FRAME_WAIT) c->waits[l->peer] = (struct hki_told_wait){hki_now_us(), f->extra};
     if (f->kind == HKI_FRAME_GOODBYE) {
         l->goodbye = c->left[l->peer] = true;
         c->lost_us[l->peer] = hki_now_us();
@@ -222,12 +234,33 @@ static bool note(hki_link *l, const hki_frame *f)
     return true;
 }
 
+static uint8_t *payload_at(hki_link *l, uint32_t slot) { return l->place[slot] ? l->place[slot] : l->read_ahead + slot * l->ahead_room; }
+
+/* A message begins: is it one whose place is known? */
+static void begin_message(hki_link *l, const hki_frame *f)
+{
+    const uint32_t slot = (l->first + l->complete) % HKI_READ_AHEAD;
+    hki_expected *e = &l->comm->expected[l->channel * l->comm->shape.ranks + l->peer];
+    const bool known = e->place && e->number == f->extra && e->bytes == f->bytes && e->fingerprint == f->fingerprint;
+    l->frame[slot] = *f;
+    l->place[slot] = known ? e->place : NULL;
+    l->got = 0;
+    l->reading = l->used = true;
+}
+
+void hki_tcp_forget_places(hki_tcp_comm *c)
+{
+    memset(c->expected, 0, (size_t)c->shape.channels * c->shape.ranks * sizeof *c->expected);
+    for (hki_link *l = c->tcp->links; l; l = l->next)
+        if (l->comm == c) memset(l->place, 0, sizeof l->place);
+}
+
 /* Moves what the inbox has of the message being read. */
 static void fill(hki_link *l)
 {
     const uint32_t slot = (l->first + l->complete) % HKI_READ_AHEAD;
     const size_t n = hki_min(l->inbox_bytes, l->frame[slot].bytes - l->got);
-    memcpy(l->read_ahead + slot * l->comm->shape.slot_bytes + l->got, l->inbox, n);
+    memcpy(payload_at(l, slot) + l->got, l->inbox, n);
     take_inbox(l, n);
     l->got += n;
     if (l->got == l->frame[slot].bytes) {
@@ -252,15 +285,12 @@ static bool understand(hki_link *l)
     if (l->state != HKI_UP && !(l->state == HKI_CLOSED && l->comm)) return false;
     if (l->reading) return fill(l), !l->reading;
     if (l->inbox_bytes < HKI_FRAME_HEAD) return false;
-    if (!hki_frame_parse(l->inbox, l->comm->shape.slot_bytes, &f)) return corrupt(l), false;
+    if (!hki_frame_parse(l->inbox, l->ahead_room, &f)) return corrupt(l), false;
     if (f.kind != HKI_FRAME_DATA) return note(l, &f);
-    if (l->out) return corrupt(l), false;
     if (l->complete == HKI_READ_AHEAD) return false;
     learn(l->comm, l->peer, &f);
-    l->frame[(l->first + l->complete) % HKI_READ_AHEAD] = f;
+    begin_message(l, &f);
     take_inbox(l, HKI_FRAME_HEAD);
-    l->got = 0;
-    l->reading = l->used = true;
     return fill(l), !l->reading;
 }
 
@@ -271,19 +301,26 @@ bool hki_link_read(hki_link *l)
         while (l->inbox_bytes && understand(l)) moved = true;
         if ((l->state != HKI_GREETING && l->state != HKI_UP) || (l->inbox_bytes && !l->reading && l->complete == HKI_READ_AHEAD)) break;
         ssize_t n;
+        size_t want;
         if (l->reading && l->inbox_bytes == 0) { /* the rest of a message goes straight where it belongs */
             const uint32_t slot = (l->first + l->complete) % HKI_READ_AHEAD;
-            n = hki_sock_read(l->fd, l->read_ahead + slot * l->comm->shape.slot_bytes + l->got, l->frame[slot].bytes - l->got);
+            want = l->frame[slot].bytes - l->got;
+            n = hki_sock_read(l->fd, payload_at(l, slot) + l->got, want);
             if (n > 0) l->got += (size_t)n;
             if (n > 0 && l->got == l->frame[slot].bytes) l->reading = false, l->complete++;
         } else {
             if (l->inbox_bytes == HKI_INBOX) break;
-            n = hki_sock_read(l->fd, l->inbox + l->inbox_bytes, HKI_INBOX - l->inbox_bytes);
+            want = HKI_INBOX - l->inbox_bytes;
+            n = hki_sock_read(l->fd, l->inbox + l->inbox_bytes, want);
             if (n > 0) l->inbox_bytes += (size_t)n;
         }
         if (n < 0) hki_link_broke(l);
         if (n <= 0) break;
         moved = true;
+        if ((size_t)n < want) { /* that was all */
+            while (l->inbox_bytes && understand(l)) { }
+            break;
+        }
     }
     hki_link_watch(l);
     return moved;

@@ -2,10 +2,12 @@
  *
  * A link: one socket of a TCP lane, at either end. Internal to the transport.
  *
- * A lane is one socket, dialled by its sender on first use, carrying framed messages one way; notices travel on any socket in both
- * directions. Back-pressure is TCP's own: a few complete messages are read ahead, the rest stays in the socket.
+ * A lane's sender dials a socket on first use. Messages of any size go on it that way; small ones also the other way, from the higher to
+ * the lower of its two ranks: a small exchange on one socket carries its acknowledgements along and takes about a third less time than on
+ * two, while large ones are faster on two (measured over loopback). The lane's order is kept by the numbers of its messages. Notices travel
+ * on any socket in both directions. Back-pressure is TCP's own: a few complete messages are read ahead, the rest stays in the socket.
  *
- *     out  dialled here; sends DATA, and CALL, FAIL, GOODBYE; receives only the latter three
+ *     out  dialled here; sends DATA, and CALL, FAIL, GOODBYE, WAIT; receives the latter and small DATA
  *     in   accepted here; the mirror image
  *
  * States go one way: DIALLING -> GREETING -> UP -> CLOSED. An accepted socket starts in GREETING; it is PARKED while its communicator
@@ -26,6 +28,14 @@ typedef struct hki_remote_comm hki_tcp_comm; /* of a communicator */
 
 typedef enum hki_link_state { HKI_DIALLING, HKI_GREETING, HKI_PARKED, HKI_UP, HKI_CLOSED } hki_link_state;
 
+#define HKI_BACKWARD 4096 /* bytes of the largest message that goes on a socket the other end has dialled */
+
+/* A message on its way out: payload copied, or lent by its sender until it has left for the kernel; *unsent counts such. */
+typedef struct hki_parcel { size_t bytes; const void *lent; uint32_t *unsent; } hki_parcel;
+
+/* Where a rank wants the message of that number: hki_port_ops.expect. */
+typedef struct hki_expected { void *place; size_t bytes; uint64_t fingerprint; uint32_t number; } hki_expected;
+
 typedef struct hki_link {
     struct hki_link *next;         /* of the process */
     hki_tcp *tcp;
@@ -44,16 +54,19 @@ typedef struct hki_link {
     /* Bytes read and not understood yet. */
     uint8_t inbox[HKI_INBOX];
     size_t inbox_bytes;
-    /* in: a ring of messages read ahead */
+    /* A ring of messages read ahead, ahead_room each. */
     uint8_t *read_ahead;
+    size_t ahead_room;
     hki_frame frame[HKI_READ_AHEAD];
+    uint8_t *place[HKI_READ_AHEAD]; /* NULL: in the ring; else the payload goes, or has gone, there */
     size_t got;                    /* payload bytes of the message being read */
     uint32_t first, complete;      /* oldest; complete ones */
     bool reading;                  /* the one after the complete ones has begun */
     hki_notice notice;             /* FAIL payload being read */
-    /* out: a ring of framed messages, each HKI_FRAME_HEAD + slot_bytes */
+    /* A ring of messages to be sent: a head each, and queue_room for the payload unless it is lent. */
     uint8_t *queue;
-    size_t *queue_bytes, sent;     /* sent: bytes of the oldest that have left */
+    hki_parcel *parcels;
+    size_t queue_room, sent;       /* sent: bytes of the oldest that have left */
     uint32_t q_first, q_used;
     /* Frames of our own (CALL, FAIL, GOODBYE): go out between messages. */
     uint8_t notes[HKI_NOTES];
@@ -61,10 +74,16 @@ typedef struct hki_link {
     uint64_t told;                 /* sequence of the last call told by CALL */
 } hki_link;
 
+#define HKI_LENDS 64
+
 typedef struct hki_tcp_port {
     hki_port port;
     hki_tcp_comm *comm;
     uint32_t channel;
+    bool eager;                    /* looks at the awaited socket itself, at each peek */
+    uint32_t *sent, *taken;        /* by rank: numbers of messages */
+    uint64_t mark;                 /* of the last message that lent its payload */
+    uint32_t unsent[HKI_LENDS];    /* by mark % HKI_LENDS: links on which it has not left yet */
 } hki_tcp_port_t;
 
 struct hki_remote_comm {
@@ -73,6 +92,7 @@ struct hki_remote_comm {
     hki_shape shape;
     hki_peer *const *peers;
     hki_link **out, **in;          /* [channel * ranks + peer] */
+    hki_expected *expected;        /* likewise */
     hki_record *own;               /* HKI_KNOWN, by sequence */
     uint64_t entered;
     hki_record *known;             /* [peer * HKI_KNOWN + seq % HKI_KNOWN] */
@@ -118,6 +138,8 @@ void hki_link_broke(hki_link *);
 /* Greetings: sends ours, or acts on what came. */
 void hki_link_greet(hki_link *, uint32_t welcome);
 bool hki_link_attach(hki_link *, hki_tcp_comm *);
+/* Nothing is stored in the caller's memory any more: it is the caller's again. */
+void hki_tcp_forget_places(hki_tcp_comm *);
 /* ---- tcp.c */
 hki_link *hki_tcp_dial_rank(hki_tcp_comm *, uint32_t peer, uint32_t channel);
 void hki_tcp_greeted(hki_link *); /* a hello came on an accepted link */

@@ -1,33 +1,45 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The lane verbs over TCP: messages are framed in a ring per destination and read ahead in a ring per source. */
+ * The lane verbs over TCP: messages are framed in a ring per link and read ahead in another. */
 #include "net/tcp_link.h"
 
 #include "os/os.h"
 
 #include <string.h>
 
-static hki_link *outgoing(hki_tcp_port_t *p, uint32_t peer)
+#define LENT 16384 /* bytes from which a payload is worth lending */
+
+static hki_link *dialled(const hki_tcp_port_t *p, uint32_t peer) { return p->comm->out[p->channel * p->port.ranks + peer]; }
+static hki_link *accepted(const hki_tcp_port_t *p, uint32_t peer) { return p->comm->in[p->channel * p->port.ranks + peer]; }
+
+/* The link that a message goes out on. */
+static hki_link *route(hki_tcp_port_t *p, uint32_t peer, size_t bytes)
 {
-    hki_link *l = p->comm->out[p->channel * p->port.ranks + peer];
-    return l ? l : hki_tcp_dial_rank(p->comm, peer, p->channel);
+    hki_link *in = p->port.rank > peer && bytes <= HKI_BACKWARD ? accepted(p, peer) : NULL;
+    if (in && in->state == HKI_UP && bytes <= in->queue_room) return in;
+    hki_link *out = dialled(p, peer);
+    return out ? out : hki_tcp_dial_rank(p->comm, peer, p->channel);
 }
 
-static uint8_t *tail(hki_tcp_port_t *p, hki_link *l)
+static uint32_t tail(const hki_tcp_port_t *p, const hki_link *l) { return (l->q_first + l->q_used) % p->comm->shape.slots; }
+static uint8_t *tail_at(const hki_tcp_port_t *p, hki_link *l) { return l->queue + tail(p, l) * (HKI_FRAME_HEAD + l->queue_room); }
+
+static bool lends(const hki_tcp_port_t *p, const hki_outgoing *o)
 {
-    return l->queue + (l->q_first + l->q_used) % p->comm->shape.slots * (HKI_FRAME_HEAD + p->port.slot_bytes);
+    return o->lent && o->bytes >= LENT && p->unsent[(p->mark + 1) % HKI_LENDS] == 0;
 }
 
 static hki_go reserve(hki_port *port, const hki_outgoing *o, hki_places *places)
 {
     hki_tcp_port_t *p = (hki_tcp_port_t *)port;
     HKI_ASSERT(o->bytes <= port->slot_bytes);
+    const bool lent = lends(p, o);
     for (uint32_t i = 0; i < o->n; i++) {
-        hki_link *l = outgoing(p, o->peers[i]);
+        hki_link *l = route(p, o->peers[i], o->bytes);
         if (!l || l->q_used == p->comm->shape.slots || l->state == HKI_CLOSED) /* a broken link is reported by the check */
             return port->holder = o->peers[i], HKI_NOT_YET;
-        places->at[i] = tail(p, l) + HKI_FRAME_HEAD;
+        if (!lent) places->at[i] = tail_at(p, l) + HKI_FRAME_HEAD;
     }
-    places->n = places->near = o->n;
+    places->n = places->near = lent ? 0 : o->n;
     return HKI_GO;
 }
 
@@ -47,38 +59,83 @@ static uint64_t commit(hki_port *port, const hki_outgoing *o)
 {
     hki_tcp_port_t *p = (hki_tcp_port_t *)port;
     hki_frame f = {.kind = HKI_FRAME_DATA, .bytes = (uint32_t)o->bytes, .fingerprint = o->fingerprint};
+    const bool lent = lends(p, o);
+    uint32_t *unsent = lent ? &p->unsent[++p->mark % HKI_LENDS] : NULL;
+    if (lent) *unsent = o->n;
     describe(p->comm, o->fingerprint, &f);
     for (uint32_t i = 0; i < o->n; i++) {
-        hki_link *l = outgoing(p, o->peers[i]);
-        hki_frame_pack(&f, tail(p, l));
-        l->queue_bytes[(l->q_first + l->q_used) % p->comm->shape.slots] = HKI_FRAME_HEAD + o->bytes;
+        hki_link *l = route(p, o->peers[i], o->bytes);
+        f.extra = ++p->sent[o->peers[i]];
+        hki_frame_pack(&f, tail_at(p, l));
+        l->parcels[tail(p, l)] = (hki_parcel){o->bytes, lent ? o->lent : NULL, unsent};
         l->q_used++;
         if (l->q_used == 1 || !l->want_out) hki_link_write(l);
     }
     port->stats.messages_sent += o->n;
     port->stats.bytes_sent += o->n * o->bytes;
-    return 0;
+    return lent && *unsent ? p->mark : 0;
 }
 
-static bool settled(hki_port *port, uint64_t mark, bool up_to) { return true; }
+/* What was lent is settled once the kernel has it. */
+static bool settled(hki_port *port, uint64_t mark, bool up_to)
+{
+    hki_tcp_port_t *p = (hki_tcp_port_t *)port;
+    if (mark + HKI_LENDS <= p->mark) return true; /* its place has been taken since */
+    const uint64_t first = up_to ? p->mark >= HKI_LENDS ? p->mark - HKI_LENDS + 1 : 1 : mark;
+    for (uint64_t m = first; m <= mark; m++) {
+        if (!p->unsent[m % HKI_LENDS]) continue;
+        for (uint32_t r = 0; r < port->ranks; r++)
+            if (dialled(p, r) && dialled(p, r)->q_used) return port->holder = r, false;
+        return false;
+    }
+    return true;
+}
+
+static bool lendable(hki_port *port, const void *memory, size_t bytes) { return bytes >= LENT; }
+
+/* The link whose oldest complete message is the next of the lane. */
+static hki_link *holding(const hki_tcp_port_t *p, uint32_t peer)
+{
+    hki_link *const links[] = {accepted(p, peer), dialled(p, peer)};
+    for (unsigned i = 0; i < HKI_COUNT(links); i++)
+        if (links[i] && links[i]->complete && links[i]->frame[links[i]->first].extra == p->taken[peer] + 1) return links[i];
+    return NULL;
+}
+
+static hki_link *look(const hki_tcp_port_t *p, uint32_t peer)
+{
+    hki_link *const links[] = {accepted(p, peer), dialled(p, peer)};
+    for (unsigned i = 0; i < HKI_COUNT(links); i++)
+        if (links[i] && links[i]->state == HKI_UP && (i == 0 || peer > p->port.rank) && links[i]->complete < HKI_READ_AHEAD) hki_link_read(links[i]);
+    return holding(p, peer);
+}
 
 static hki_go peek(hki_port *port, uint32_t peer, hki_msg *m)
 {
     hki_tcp_port_t *p = (hki_tcp_port_t *)port;
-    hki_link *l = p->comm->in[p->channel * port->ranks + peer];
-    if (!l || !l->complete) return HKI_NOT_YET;
-    m->data = l->read_ahead + l->first * port->slot_bytes;
+    hki_link *l = holding(p, peer);
+    if (!l && p->eager) l = look(p, peer);
+    if (!l) return HKI_NOT_YET;
+    m->placed = l->place[l->first] != NULL;
+    m->data = m->placed ? l->place[l->first] : l->read_ahead + l->first * l->ahead_room;
     m->bytes = l->frame[l->first].bytes;
     m->fingerprint = l->frame[l->first].fingerprint;
     m->mask = UINT64_MAX;
-    m->placed = false;
     return HKI_GO;
+}
+
+static void expect(hki_port *port, uint32_t peer, void *place, size_t bytes, uint64_t fingerprint)
+{
+    hki_tcp_port_t *p = (hki_tcp_port_t *)port;
+    p->comm->expected[p->channel * port->ranks + peer] = (hki_expected){place, bytes, fingerprint, p->taken[peer] + 1};
 }
 
 static void release(hki_port *port, uint32_t peer)
 {
     hki_tcp_port_t *p = (hki_tcp_port_t *)port;
-    hki_link *l = p->comm->in[p->channel * port->ranks + peer];
+    hki_link *l = holding(p, peer);
+    p->taken[peer]++;
+    p->comm->expected[p->channel * port->ranks + peer].place = NULL;
     port->stats.messages_received++;
     port->stats.bytes_received += l->frame[l->first].bytes;
     const bool was_full = l->complete == HKI_READ_AHEAD;
@@ -90,13 +147,20 @@ static void release(hki_port *port, uint32_t peer)
 static uint32_t unread(hki_port *port, uint32_t peer)
 {
     hki_tcp_port_t *p = (hki_tcp_port_t *)port;
-    const hki_link *l = p->comm->out[p->channel * port->ranks + peer];
-    return l && l->state != HKI_CLOSED ? l->q_used : 0;
+    hki_link *const links[] = {dialled(p, peer), accepted(p, peer)};
+    uint32_t n = 0;
+    for (unsigned i = 0; i < HKI_COUNT(links); i++)
+        if (links[i] && links[i]->state != HKI_CLOSED) n += links[i]->q_used;
+    return n;
 }
 
-static void close_port(hki_port *port) { hki_free(port); }
+static void close_port(hki_port *port)
+{
+    hki_free(((hki_tcp_port_t *)port)->sent);
+    hki_free(port);
+}
 
-static const hki_port_ops ops = {reserve, commit, settled, NULL, peek, release, unread, close_port};
+static const hki_port_ops ops = {reserve, commit, settled, lendable, peek, expect, release, unread, close_port};
 
 hki_port *hki_tcp_port(hki_tcp_comm *c, uint32_t channel)
 {
@@ -105,5 +169,12 @@ hki_port *hki_tcp_port(hki_tcp_comm *c, uint32_t channel)
     p->port = (hki_port){.ops = &ops, .ranks = c->shape.ranks, .rank = c->shape.rank, .slot_bytes = c->shape.slot_bytes};
     p->comm = c;
     p->channel = channel;
+    p->eager = c->shape.ranks <= 4 && !c->shape.crowded;
+    p->sent = hki_alloc(2 * c->shape.ranks * sizeof *p->sent);
+    if (!p->sent) {
+        hki_free(p);
+        return NULL;
+    }
+    p->taken = p->sent + c->shape.ranks;
     return &p->port;
 }
