@@ -5,7 +5,7 @@ CMAKE_FLAGS ?=
 PREFIX ?= /usr/local
 export CTEST_OUTPUT_ON_FAILURE = 1
 
-.PHONY: all setup demo check asan ubsan tsan sanitized install tidy fmt bless fuzz docs clean
+.PHONY: all setup demo check asan ubsan tsan sanitized bench lab install tidy fmt bless fuzz docs clean
 
 all: setup
 	@cmake -S . -B $(BUILD) -G Ninja $(CMAKE_FLAGS) > $(BUILD).log 2>&1 || { cat $(BUILD).log; exit 1; }
@@ -30,6 +30,14 @@ asan ubsan:
 	@$(MAKE) --no-print-directory sanitized NAME=asan SANITIZE=address,undefined
 tsan:
 	@$(MAKE) --no-print-directory sanitized NAME=tsan SANITIZE=thread CTEST_FLAGS="-L threads $(CTEST_FLAGS)"
+
+# make bench [BASE=rev] [ARGS="--op all_gather -n 4"]: beside Open MPI and MPICH, or another revision, and beside the machine's limits.
+bench: all
+	@scripts/bench --build $(BUILD) $(if $(BASE),--base $(BASE)) $(ARGS)
+
+# A cluster of network namespaces with shaped links; needs root.
+lab: all
+	@scripts/lab --build $(BUILD) $(ARGS)
 
 install: all
 	@cmake --install $(BUILD) --prefix $(PREFIX)

@@ -464,6 +464,41 @@ static void mixed_job(void **state)
     }
 }
 
+/* ---- Sleepers ------------------------------------------------------------------------------------------------------------------------ */
+
+/* One-way messages to ranks that sleep, also to such as the sender never hears from. A message without a call to wake up is found by the
+ * sleeper's own look every 50 ms: 60 of those would take 3 s. */
+static int sleeps(int rank, int ranks, int out)
+{
+    hk_comm *comm = join(out);
+    const double begin = now();
+    for (int k = 0; k < 60; k++) {
+        int x = k;
+        if (rank == ranks - 1) usleep(2000); /* until the others sleep: what is tested, not how it is kept in step */
+        if (hk_broadcast(&x, &x, 1, HK_I32, ranks - 1, comm, NULL, NULL) || x != k) return FAILED;
+        if (hk_barrier(comm, NULL, NULL)) return FAILED; /* takes the other channel: on that of the broadcast nothing ever comes back */
+    }
+    const double took = now() - begin;
+    say(out, "%.2f s", took);
+    return hk_comm_destroy(comm) || took > 1.5 ? FAILED : FINE;
+}
+
+static void woken(void **state)
+{
+    static const char *const transports[] = {"shm", "tcp"};
+    world w;
+    for (int t = 0; t < 2; t++) {
+        if (!built_with(transports[t])) continue;
+        setenv("HOCKET_TRANSPORT", transports[t], 1);
+        for (int ranks = 2; ranks <= 5; ranks++) {
+            start(&w, ranks, sleeps);
+            finish(&w);
+            for (int r = 0; r < ranks; r++) expect(&w, r, FINE, NULL);
+        }
+        unsetenv("HOCKET_TRANSPORT");
+    }
+}
+
 /* ---- Memory that the program has, seen by peers ------------------------------------------------------------------------------------- */
 
 enum { FLOATS = 1 << 18, BYTES = FLOATS * 4 };
@@ -549,6 +584,6 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(killed_over_shm), cmocka_unit_test(killed_over_tcp), cmocka_unit_test(stopped), cmocka_unit_test(missing),
         cmocka_unit_test(wrong_number), cmocka_unit_test(settings_differ), cmocka_unit_test(forked), cmocka_unit_test(child_holds_descriptors),
-        cmocka_unit_test(no_destroy), cmocka_unit_test(init_again), cmocka_unit_test(ids), cmocka_unit_test(ports), cmocka_unit_test(mixed_job), cmocka_unit_test(registered)};
+        cmocka_unit_test(no_destroy), cmocka_unit_test(init_again), cmocka_unit_test(ids), cmocka_unit_test(ports), cmocka_unit_test(mixed_job), cmocka_unit_test(registered), cmocka_unit_test(woken)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

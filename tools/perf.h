@@ -25,6 +25,7 @@ typedef struct perf_result {
     double moved;             /* bytes that algbw counts */
     double p50_us, p99_us, min_us;
     uint64_t wrong;
+    size_t calls;             /* made in all: verified, to warm up, timed */
     const char *algorithm;    /* for init: what was timed */
     int pair[2];              /* --matrix; -1 otherwise */
 } perf_result;

@@ -63,8 +63,8 @@ static void write_result(FILE *f, const perf_run *r, const perf_result *x)
     const double bw = perf_algbw(x);
     fprintf(f, "  {\"bytes\": %zu, \"count\": %zu, \"p50_us\": %.3f, \"p99_us\": %.3f, \"min_us\": %.3f, ", x->bytes, x->count,
             x->p50_us, x->p99_us, x->min_us);
-    fprintf(f, "\"algbw_gbs\": %.4f, \"busbw_gbs\": %.4f, \"wrong\": %llu, \"algorithm\": \"%s\"", bw, bw * r->bus_factor,
-            (unsigned long long)x->wrong, x->algorithm ? x->algorithm : "");
+    fprintf(f, "\"algbw_gbs\": %.4f, \"busbw_gbs\": %.4f, \"wrong\": %llu, \"calls\": %zu, \"algorithm\": \"%s\"", bw, bw * r->bus_factor,
+            (unsigned long long)x->wrong, x->calls, x->algorithm ? x->algorithm : "");
     if (x->pair[0] >= 0) fprintf(f, ", \"pair\": [%d, %d]", x->pair[0], x->pair[1]);
     fputs("}", f);
 }

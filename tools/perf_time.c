@@ -61,13 +61,12 @@ void perf_time(const perf_run *r, perf_call call, perf_case *c, double divide, p
     double *us = tool_alloc(rounds * sizeof *us);
     hk_status status = HK_OK;
     for (size_t k = 0; call && k < warm_up && !status; k++) status = call(c);
-    uint64_t before = tool_now_ns();
     for (size_t k = 0; k < rounds && !status; k++) {
+        const uint64_t before = tool_now_ns();
         status = call(c);
-        const uint64_t after = tool_now_ns();
-        us[k] = (double)(after - before) / 1e3 / divide;
-        before = after;
+        us[k] = (double)(tool_now_ns() - before) / 1e3 / divide;
     }
+    result->calls += warm_up + rounds;
     perf_must(r->comm, r->o->name, status);
     perf_statistics(r, us, rounds, result);
     free(us);

@@ -39,7 +39,7 @@ typedef struct ack { _Alignas(HKI_LINE) _Atomic uint32_t seq; } ack;
 typedef struct pair {
     uint32_t sent, acked;           /* sequence of the last message to it; acknowledged as last seen */
     uint32_t taken;                 /* sequence of the last message from it that was released */
-    bool light;                     /* its sleepers fence for both sides (hki_fence_all): stores need no fence of their own */
+    bool light;                     /* both have met, and its sleepers fence for both sides (hki_fence_all): stores need no fence of their own */
     line *out, *in;                 /* rings of lines; `in` is NULL until its area was found */
     _Atomic uint32_t *ack, *acks;   /* where this rank acknowledges; where the peer does */
     const _Atomic uint32_t *asleep; /* does anybody there sleep? */
@@ -232,7 +232,6 @@ static __attribute__((noinline)) bool meet(shm_port *p, uint32_t peer)
     const hki_segment_head *mine = hki_segment_head_of(p->area->segment->base), *its = q->view ? hki_segment_head_of(q->view->base) : mine;
     q->light = atomic_load(&mine->fences) && atomic_load(&its->fences);
     q->acks = ack_at(p->area, base, p->channel, p->port.rank);
-    q->asleep = &its->asleep;
     q->ring = ring_of(p->area, base, p->channel);
     q->in = lines_of(p->area, base, p->channel, p->port.rank);
     return true;
@@ -249,7 +248,7 @@ static inline void publish64(shm_port *p, pair *q, _Atomic uint64_t *at, uint64_
     } else {
         atomic_store(at, value);
     }
-    if (q->asleep && HKI_UNLIKELY(atomic_load(q->asleep)) && q->view) hki_bell_ring(p->area->bell, q->view->bell);
+    if (HKI_UNLIKELY(atomic_load(q->asleep)) && q->view) hki_bell_ring(p->area->bell, q->view->bell);
 }
 
 static inline void publish32(shm_port *p, pair *q, _Atomic uint32_t *at, uint32_t value)
@@ -575,7 +574,11 @@ hki_port *hki_shm_port(hki_area *a, uint32_t channel)
         return NULL;
     }
     p->ours = p->theirs + WISHES * s->ranks;
-    for (uint32_t r = 0; r < s->ranks; r++)
-        p->pairs[r] = (pair){.out = lines_of(a, a->base, channel, r), .ack = ack_at(a, a->base, channel, r), .view = a->peers[r]->view};
+    for (uint32_t r = 0; r < s->ranks; r++) {
+        hki_view *v = a->peers[r]->view;
+        p->pairs[r] = (pair){.out = lines_of(a, a->base, channel, r), .ack = ack_at(a, a->base, channel, r), .view = v};
+        /* Known before its area is: a rank may sleep before it has heard of this communicator, or be sent to and never heard. */
+        p->pairs[r].asleep = &hki_segment_head_of(v ? v->base : a->segment->base)->asleep;
+    }
     return &p->port;
 }

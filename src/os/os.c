@@ -42,24 +42,58 @@ void hki_random(void *buf, size_t n)
     }
 }
 
-/* CPUs worth of quota, rounded up; 0 = no limit. cgroup v2's cpu.max, else v1's pair. */
+/* Two numbers of a file, or of two files; false: not there, or no numbers ("max"). */
+static bool read_pair(const char *one, const char *two, long long *a, long long *b)
+{
+    FILE *f = fopen(one, "re");
+    if (!f) return false;
+    bool ok = fscanf(f, "%lld", a) == 1;
+    if (!two) ok = ok && fscanf(f, "%lld", b) == 1;
+    fclose(f);
+    if (!ok || !two) return ok;
+    if (!(f = fopen(two, "re"))) return false;
+    ok = fscanf(f, "%lld", b) == 1;
+    fclose(f);
+    return ok;
+}
+
+/* The tightest quota of a group and of those it is in, in CPUs rounded up; 0 = none. at: where groups are; path: "/a/b", cut up. */
+static uint32_t quota_of(const char *at, char *path, bool v2)
+{
+    uint32_t least = 0;
+    for (;;) {
+        char one[640], two[640];
+        long long most, period;
+        snprintf(one, sizeof one, "%s%s/%s", at, path, v2 ? "cpu.max" : "cpu.cfs_quota_us");
+        snprintf(two, sizeof two, "%s%s/cpu.cfs_period_us", at, path);
+        if (read_pair(one, v2 ? NULL : two, &most, &period) && most > 0 && period > 0) {
+            const uint32_t n = (uint32_t)((most + period - 1) / period);
+            least = least && least < n ? least : n;
+        }
+        char *slash = strrchr(path, '/');
+        if (!slash) return least;
+        *slash = 0;
+    }
+}
+
+/* Of this process's control group, version 2 or 1. */
 static uint32_t quota(void)
 {
-    char line[64];
-    long long max = -1, period = 0;
-    FILE *f = fopen("/sys/fs/cgroup/cpu.max", "re");
-    if (f) {
-        if (fgets(line, sizeof line, f) && sscanf(line, "%lld %lld", &max, &period) != 2) max = -1;
-        fclose(f);
-    } else if ((f = fopen("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "re"))) {
-        if (fscanf(f, "%lld", &max) != 1) max = -1;
-        fclose(f);
-        if ((f = fopen("/sys/fs/cgroup/cpu/cpu.cfs_period_us", "re"))) {
-            if (fscanf(f, "%lld", &period) != 1) period = 0;
-            fclose(f);
-        }
+    char line[512];
+    uint32_t least = 0;
+    FILE *f = fopen("/proc/self/cgroup", "re");
+    while (f && fgets(line, sizeof line, f)) {
+        char *controllers = strchr(line, ':'), *path = controllers ? strchr(++controllers, ':') : NULL;
+        if (!path) continue;
+        *path++ = 0;
+        path[strcspn(path, "\n")] = 0;
+        if (!strcmp(path, "/")) *path = 0;
+        const bool v2 = !*controllers, v1 = !strncmp(controllers, "cpu", 3) && (controllers[3] == ',' || !controllers[3]);
+        const uint32_t n = v2 ? quota_of("/sys/fs/cgroup", path, true) : v1 ? quota_of("/sys/fs/cgroup/cpu", path, false) : 0;
+        if (n && (!least || n < least)) least = n;
     }
-    return max > 0 && period > 0 ? (uint32_t)((max + period - 1) / period) : 0;
+    if (f) fclose(f);
+    return least;
 }
 
 uint32_t hki_affinity(void *mask_out)

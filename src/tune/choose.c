@@ -6,7 +6,7 @@
 
 typedef struct rule {
     hki_op op;
-    unsigned where; /* any of these places */
+    unsigned where; /* any of these places, POWERS: if the ranks are a power of two */
     uint32_t max_ranks;
     size_t max_bytes;
     const char *name;
@@ -16,7 +16,8 @@ typedef struct rule {
 #define KIB(n) ((size_t)(n) << 10)
 #define MIB(n) ((size_t)(n) << 20)
 enum {
-    NEAR = HKI_NEAR | HKI_NEAR_CROWDED, FAR = HKI_FAR | HKI_FAR_CROWDED, CROWDED = HKI_NEAR_CROWDED | HKI_FAR_CROWDED, ALL = NEAR | FAR
+    NEAR = HKI_NEAR | HKI_NEAR_CROWDED, FAR = HKI_FAR | HKI_FAR_CROWDED, CROWDED = HKI_NEAR_CROWDED | HKI_FAR_CROWDED, ALL = NEAR | FAR,
+    POWERS = 1 << 8
 };
 
 /* First match wins; a rule whose algorithm is not there or cannot do the call is passed over. Where ranks outnumber CPUs, what counts
@@ -28,8 +29,8 @@ static const rule rules[] = {
     {HKI_ALL_REDUCE, HKI_NEAR, ANY, KIB(2), "recursive_doubling"},
     {HKI_ALL_REDUCE, NEAR, ANY, SIZE_MAX, "direct"},
     {HKI_ALL_REDUCE, HKI_FAR, 2, KIB(512), "one_shot"},
-    {HKI_ALL_REDUCE, HKI_FAR, 4, KIB(8), "one_shot"},
     {HKI_ALL_REDUCE, HKI_FAR, ANY, KIB(8), "recursive_doubling"},
+    {HKI_ALL_REDUCE, HKI_FAR | POWERS, ANY, KIB(256), "halving_doubling"},
     {HKI_ALL_REDUCE, FAR, ANY, MIB(1), "circulant"},
     {HKI_ALL_REDUCE, HKI_FAR, ANY, MIB(4), "circulant"},
     {HKI_ALL_REDUCE, FAR, ANY, SIZE_MAX, "ring"},
@@ -108,6 +109,7 @@ static const hki_algo *by_rules(const hki_call *c, hki_where where, bool strict)
     for (size_t i = 0; i < HKI_COUNT(rules); i++) {
         const rule *r = &rules[i];
         if (r->op != c->op || !(r->where & where) || c->ranks > r->max_ranks || bytes > r->max_bytes) continue;
+        if ((r->where & POWERS) && (c->ranks & (c->ranks - 1))) continue;
         const hki_algo *a = hki_algo_find(c->op, r->name);
         if (a && able(a, c, strict || prefers_one_fold(c))) return a;
     }
