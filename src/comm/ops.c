@@ -10,6 +10,9 @@
 #include <stdio.h>
 #include <string.h>
 
+/* What an uneven form is given besides. */
+typedef struct uneven { const size_t *in_counts, *in_displs, *out_counts, *out_displs; } uneven;
+
 /* Everything a public call may give. */
 typedef struct given {
     hki_op op;
@@ -19,7 +22,7 @@ typedef struct given {
     hk_dtype dtype;
     hk_redop redop;
     int root;
-    const size_t *in_counts, *in_displs, *out_counts, *out_displs;
+    const uneven *v;    /* uneven forms only */
 } given;
 
 static hk_status options_of(hk_comm *comm, hki_op op, const hk_options *given_options, hk_options *o)
@@ -63,15 +66,16 @@ static void sides(const given *g, uint32_t P, uint32_t rank, size_t *in, size_t 
     case HKI_REDUCE_SCATTER: *in = extent(P, NULL, NULL, n, elem), *out = extent(1, NULL, NULL, n, elem), *own = rank * n * elem; break;
     case HKI_SCATTER: *in = root ? extent(P, NULL, NULL, n, elem) : 0, *out = extent(1, NULL, NULL, n, elem), *own = rank * n * elem; break;
     case HKI_ALL_TO_ALL: *in = *out = extent(P, NULL, NULL, n, elem); break;
-    case HKI_ALL_GATHER_V: *in = extent(1, g->out_counts + rank, NULL, 0, elem), *out = extent(P, g->out_counts, g->out_displs, 0, elem); break;
-    case HKI_REDUCE_SCATTER_V: *in = extent(P, g->in_counts, g->in_displs, 0, elem), *out = extent(1, g->in_counts + rank, NULL, 0, elem); break;
+    case HKI_ALL_GATHER_V: *in = extent(1, g->v->out_counts + rank, NULL, 0, elem), *out = extent(P, g->v->out_counts, g->v->out_displs, 0, elem); break;
+    case HKI_REDUCE_SCATTER_V: *in = extent(P, g->v->in_counts, g->v->in_displs, 0, elem), *out = extent(1, g->v->in_counts + rank, NULL, 0, elem); break;
     case HKI_ALL_TO_ALL_V:
-        *in = extent(P, g->in_counts, g->in_displs, 0, elem), *out = extent(P, g->out_counts, g->out_displs, 0, elem);
+        *in = extent(P, g->v->in_counts, g->v->in_displs, 0, elem), *out = extent(P, g->v->out_counts, g->v->out_displs, 0, elem);
         break;
     default: *in = *out = 0; break;
     }
-    const size_t *counts = g->op == HKI_ALL_GATHER_V ? g->out_counts : g->op == HKI_REDUCE_SCATTER_V ? g->in_counts : NULL;
-    const size_t *displs = g->op == HKI_ALL_GATHER_V ? g->out_displs : g->in_displs;
+    if (!g->v) return;
+    const size_t *counts = g->op == HKI_ALL_GATHER_V ? g->v->out_counts : g->op == HKI_REDUCE_SCATTER_V ? g->v->in_counts : NULL;
+    const size_t *displs = g->op == HKI_ALL_GATHER_V ? g->v->out_displs : g->v->in_displs;
     if (counts && displs) *own = displs[rank] * elem;
     else if (counts) *own = extent(rank, counts, NULL, 0, elem);
 }
@@ -103,13 +107,13 @@ static hk_status check(hk_comm *comm, const given *g, hki_call *c, size_t *in, s
     if (hk_dtype_size(g->dtype) == 0) return hki_error(comm, HK_INVALID, "%s: dtype %d is none of HK_I8 ... HK_F64", name, (int)g->dtype);
     if (hki_op_rooted(g->op) && (g->root < 0 || g->root >= (int)comm->shape.ranks))
         return hki_error(comm, HK_INVALID, "%s: root %d is no rank of this communicator (0 to %u)", name, g->root, comm->shape.ranks - 1);
-    if (g->op == HKI_ALL_GATHER_V && !g->out_counts) return hki_error(comm, HK_INVALID, "%s: counts is NULL", name);
-    if (g->op == HKI_REDUCE_SCATTER_V && !g->in_counts) return hki_error(comm, HK_INVALID, "%s: counts is NULL", name);
-    if (g->op == HKI_ALL_TO_ALL_V && (!g->in_counts || !g->out_counts))
-        return hki_error(comm, HK_INVALID, "%s: %s is NULL", name, g->in_counts ? "recvcounts" : "sendcounts");
+    if (g->op == HKI_ALL_GATHER_V && !g->v->out_counts) return hki_error(comm, HK_INVALID, "%s: counts is NULL", name);
+    if (g->op == HKI_REDUCE_SCATTER_V && !g->v->in_counts) return hki_error(comm, HK_INVALID, "%s: counts is NULL", name);
+    if (g->op == HKI_ALL_TO_ALL_V && (!g->v->in_counts || !g->v->out_counts))
+        return hki_error(comm, HK_INVALID, "%s: %s is NULL", name, g->v->in_counts ? "recvcounts" : "sendcounts");
     *c = (hki_call){.op = g->op, .ranks = comm->shape.ranks, .rank = comm->shape.rank, .root = (uint32_t)g->root, .dtype = g->dtype,
-                    .redop = g->redop, .count = g->count, .in_counts = g->in_counts, .in_displs = g->in_displs,
-                    .out_counts = g->out_counts, .out_displs = g->out_displs, .slots = comm->shape.slots};
+                    .redop = g->redop, .count = g->count, .slots = comm->shape.slots};
+    if (g->v) c->in_counts = g->v->in_counts, c->in_displs = g->v->in_displs, c->out_counts = g->v->out_counts, c->out_displs = g->v->out_displs;
     c->red.commutes = true;
     if (hki_op_reduces(g->op)) {
         if (!hki_redop_resolve(g->redop, c->ranks, &c->red)) return hki_error(comm, HK_INVALID, "%s: op is no reduction", name);
@@ -255,7 +259,7 @@ static hk_status collective(const given *g, hk_comm *comm, const hk_options *opt
     if (HKI_UNLIKELY(status)) return status;
     pthread_mutex_lock(&comm->engine->lock);
     hki_memo *m = &comm->memo[g->op];
-    hki_entry *e = options || hki_op_uneven(g->op) ? NULL : repeated(comm, g, m);
+    hki_entry *e = options || g->v ? NULL : repeated(comm, g, m);
     if (!e) status = first_time(comm, g, options, request);
     else if ((status = broken_already(comm))) hki_cache_unpin(e);
     else if (!request && quiet(comm, e)) status = quick(comm, g, e, m);
@@ -319,22 +323,22 @@ HK_API hk_status hk_all_to_all(const void *send, void *recv, size_t count, hk_dt
 HK_API hk_status hk_all_gather_v(const void *send, void *recv, const size_t *counts, const size_t *displacements, hk_dtype dtype, hk_comm *comm,
                                  const hk_options *options, hk_request **request)
 {
-    return collective(&(given){.op = HKI_ALL_GATHER_V, .send = send, .recv = recv, .dtype = dtype, .out_counts = counts,
-                               .out_displs = displacements}, comm, options, request);
+    const uneven v = {.out_counts = counts, .out_displs = displacements};
+    return collective(&(given){.op = HKI_ALL_GATHER_V, .send = send, .recv = recv, .dtype = dtype, .v = &v}, comm, options, request);
 }
 
 HK_API hk_status hk_reduce_scatter_v(const void *send, void *recv, const size_t *counts, const size_t *displacements, hk_dtype dtype, hk_redop op,
                                      hk_comm *comm, const hk_options *options, hk_request **request)
 {
-    return collective(&(given){.op = HKI_REDUCE_SCATTER_V, .send = send, .recv = recv, .dtype = dtype, .redop = op, .in_counts = counts,
-                               .in_displs = displacements}, comm, options, request);
+    const uneven v = {.in_counts = counts, .in_displs = displacements};
+    return collective(&(given){.op = HKI_REDUCE_SCATTER_V, .send = send, .recv = recv, .dtype = dtype, .redop = op, .v = &v}, comm, options, request);
 }
 
 HK_API hk_status hk_all_to_all_v(const void *send, const size_t *sendcounts, const size_t *senddispls, void *recv, const size_t *recvcounts,
                                  const size_t *recvdispls, hk_dtype dtype, hk_comm *comm, const hk_options *options, hk_request **request)
 {
-    return collective(&(given){.op = HKI_ALL_TO_ALL_V, .send = send, .recv = recv, .dtype = dtype, .in_counts = sendcounts, .in_displs = senddispls,
-                               .out_counts = recvcounts, .out_displs = recvdispls}, comm, options, request);
+    const uneven v = {sendcounts, senddispls, recvcounts, recvdispls};
+    return collective(&(given){.op = HKI_ALL_TO_ALL_V, .send = send, .recv = recv, .dtype = dtype, .v = &v}, comm, options, request);
 }
 
 HK_API hk_status hk_barrier(hk_comm *comm, const hk_options *options, hk_request **request)

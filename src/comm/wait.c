@@ -16,7 +16,7 @@ typedef struct policy { uint32_t spins, yields; } policy;
 /* With TCP each spin is a system call of about 0.3 us: 150 make the 50 us that a message over loopback takes with some to spare. */
 static policy policy_of(const hki_engine *e)
 {
-    return e->crowded ? (policy){5, 50} : e->tcp ? (policy){150, 20} : (policy){200, 20};
+    return e->crowded ? (policy){1, 50} : e->tcp ? (policy){150, 20} : (policy){200, 20};
 }
 
 void hki_set_spins(hki_engine *e) { e->spins = policy_of(e).spins; }

@@ -236,6 +236,14 @@ static hki_go try_single(hki_run *r, const hki_step *s, const hki_ready *y, uint
 
 static inline hki_go flat_send(hki_run *r, const hki_step *s, const hki_ready *y)
 {
+#ifndef HOCKET_FAULTS
+    if (y->bytes <= r->port->small_bytes) {
+        const hki_go gone = r->port->ops->send(r->port, r->program->plan->peers + s->to, s->nto, r->base[s->slice.buf] + y->at, y->bytes,
+                                               r->fingerprint);
+        if (HKI_LIKELY(gone == HKI_GO)) return gone;
+        return gone == HKI_NOT_YET ? lacking(r, r->port->holder, true) : broken(r, r->port->status, r->port->culprit);
+    }
+#endif
     hki_outgoing o;
     hki_places places;
     address(r, s, y->bytes, &o);
@@ -264,7 +272,8 @@ static inline hki_go flat_fold(hki_run *r, const hki_step *s, const hki_ready *y
         if (go != HKI_GO) return go;
     }
     void *dst = r->base[s->slice.buf] + y->at;
-    hki_fold_by(g->fold, &dst, 1, r->sources, s->nsrc, y->elems, &g->plan->call.red, s->finish);
+    if (y->elems <= HKI_FEW && g->fold.few && hki_fp_plain()) g->fold.few(dst, r->sources, s->nsrc, y->elems, &g->plan->call.red, s->finish);
+    else hki_fold_by(g->fold, &dst, 1, r->sources, s->nsrc, y->elems, &g->plan->call.red, s->finish);
     for (uint32_t k = 0; k < s->nsrc; k++)
         if (src[k].buf == HKI_MSG) r->port->ops->release(r->port, src[k].first);
     return HKI_GO;

@@ -11,7 +11,6 @@
 #include "kern/elem.h"
 
 #define HKI_BLOCK 4096      /* bytes of an accumulator: stays in the first-level cache with its sources */
-#define HKI_FEW 4           /* elements for which vectors are not worth their preparation */
 #define HKI_SMALL_COPY 2048 /* bytes up to which memcpy is good everywhere */
 #define HKI_FOLD_ARGS                                                                                                            \
     void *const *dst, unsigned ndst, const void *const *src, unsigned nsrc, size_t count, const hki_reduction *r, bool apply
@@ -106,22 +105,8 @@ static void copy_all(void *const *dst, unsigned ndst, const void *src, size_t of
             X##_put(d2 + i, v, m);                                                                                               \
         }                                                                                                                        \
     }                                                                                                                            \
-    static void X##_##OP##_few(HKI_FOLD_ARGS)                                                                                    \
-    {                                                                                                                            \
-        const X##_acc m = X##_factor(r, apply);                                                                                  \
-        for (size_t i = 0; i < count; i++) {                                                                                     \
-            X##_acc acc = X##_load((const X##_elem *)src[0] + i);                                                                \
-            for (unsigned k = 1; k < nsrc; k++) acc = X##_##OP(acc, X##_load((const X##_elem *)src[k] + i));                     \
-            for (unsigned k = 0; k < ndst; k++) X##_put((X##_elem *)dst[k] + i, acc, m);                                         \
-            HKI_AS_WRITTEN();                                                                                                    \
-        }                                                                                                                        \
-    }                                                                                                                            \
     static void X##_##OP##_fold(HKI_FOLD_ARGS)                                                                                   \
     {                                                                                                                            \
-        if (X##_step == 1 && count <= HKI_FEW && nsrc > 1) {                                                                     \
-            X##_##OP##_few(dst, ndst, src, nsrc, count, r, apply);                                                               \
-            return;                                                                                                              \
-        }                                                                                                                        \
         const size_t size = sizeof(X##_elem) / X##_step, units = count / X##_step;                                               \
         if (nsrc == 1 && (!X##_scales || !apply || r->finish == HKI_FINISH_NONE)) {                                              \
             copy_all(dst, ndst, src[0], 0, count * size);                                                                        \
@@ -146,7 +131,44 @@ static void copy_all(void *const *dst, unsigned ndst, const void *src, size_t of
         if (done < count) X##_##OP##_tail(dst, ndst, src, nsrc, done * size, (count - done) * size, m);                          \
     }
 
-#include "kern/avg_body.h"
+/* Integer AVG: in 64 bits (128 for 64-bit types) so that the sum does not overflow, divided truncating toward zero. `op` other
+ * than SUM is combined in the same width; unsigned, to wrap. */
+#define HKI_AVG_STEP(X, EXPR)                                                                                                    \
+    HKI_EACH(n)                                                                                                                  \
+    {                                                                                                                            \
+        const X##_wide a = (X##_wide)acc[i], b = s[i];                                                                           \
+        acc[i] = (X##_uwide)(EXPR);                                                                                              \
+    }                                                                                                                            \
+    break
+#define HKI_AVG(X)                                                                                                               \
+    static void X##_avg(HKI_FOLD_ARGS)                                                                                           \
+    {                                                                                                                            \
+        X##_uwide acc[HKI_BLOCK / sizeof(X##_uwide)] __attribute__((aligned(HKI_LINE)));                                         \
+        for (size_t at = 0, n; at < count; at += n) {                                                                            \
+            n = hki_min(HKI_COUNT(acc), count - at);                                                                             \
+            HKI_EACH(n) acc[i] = (X##_uwide)HKI_AT(X, src[0])[i];                                                                \
+            for (unsigned k = 1; k < nsrc; k++) {                                                                                \
+                const X##_elem *const s = HKI_AT(X, src[k]);                                                                     \
+                switch (r->op) {                                                                                                 \
+                case HKI_PROD: HKI_AVG_STEP(X, (X##_uwide)a * (X##_uwide)b);                                                     \
+                case HKI_MIN: HKI_AVG_STEP(X, a < b ? a : b);                                                                    \
+                case HKI_MAX: HKI_AVG_STEP(X, a > b ? a : b);                                                                    \
+                case HKI_BAND: HKI_AVG_STEP(X, a & b);                                                                           \
+                case HKI_BOR: HKI_AVG_STEP(X, a | b);                                                                            \
+                case HKI_BXOR: HKI_AVG_STEP(X, a ^ b);                                                                           \
+                default: HKI_AVG_STEP(X, (X##_uwide)a + (X##_uwide)b);                                                           \
+                }                                                                                                                \
+            }                                                                                                                    \
+            X##_elem *const d = (X##_elem *)dst[0] + at;                                                                         \
+            HKI_EACH(n) d[i] = (X##_acc)((X##_wide)acc[i] / (X##_wide)r->divisor);                                               \
+            copy_all(dst + 1, ndst - 1, d, at * sizeof *d, n * sizeof *d);                                                       \
+        }                                                                                                                        \
+    }
+#define HKI_INT_FOLD(X, B, OP)                                                                                                   \
+    static void X##_##OP##_entry(HKI_FOLD_ARGS)                                                                                  \
+    {                                                                                                                            \
+        (apply && r->finish == HKI_FINISH_AVG ? X##_avg : B##_##OP##_fold)(dst, ndst, src, nsrc, count, r, apply);               \
+    }
 
 /* f(X, OP) for every operation that does not, or does, know a sign; g(X, B) for every integer type and its bits. */
 #define HKI_SIGNLESS(f, X) f(X, sum) f(X, prod) f(X, band) f(X, bor) f(X, bxor)

@@ -91,3 +91,34 @@ const hki_isa hki_isa_ref = {
     .fold = HKI_FOLD_TABLE,
     .copy = copy,
 };
+
+/* ---- A few elements */
+
+#define HKI_FEW_FOLD(X, OP)                                                                                                      \
+    static void X##_##OP##_few(void *dst, const void *const *src, unsigned nsrc, size_t count, const hki_reduction *r, bool apply) \
+    {                                                                                                                            \
+        const X##_acc m = X##_factor(r, apply);                                                                                  \
+        for (size_t i = 0; i < count; i++) {                                                                                     \
+            X##_acc acc = X##_load((const X##_elem *)src[0] + i);                                                                \
+            for (unsigned k = 1; k < nsrc; k++) acc = X##_##OP(acc, X##_load((const X##_elem *)src[k] + i));                     \
+            X##_put((X##_elem *)dst + i, acc, m);                                                                                \
+            HKI_AS_WRITTEN();                                                                                                    \
+        }                                                                                                                        \
+    }
+#define HKI_FEW_FLOAT(X) HKI_FEW_FOLD(X, sum) HKI_FEW_FOLD(X, prod) HKI_FEW_FOLD(X, min) HKI_FEW_FOLD(X, max)
+#define HKI_FEW_INT(X) HKI_FEW_FOLD(X, min) HKI_FEW_FOLD(X, max)
+HKI_SIGNLESS(HKI_FEW_FOLD, b8) HKI_SIGNLESS(HKI_FEW_FOLD, b16) HKI_SIGNLESS(HKI_FEW_FOLD, b32) HKI_SIGNLESS(HKI_FEW_FOLD, b64)
+HKI_FEW_INT(i8) HKI_FEW_INT(u8) HKI_FEW_INT(i16) HKI_FEW_INT(u16) HKI_FEW_INT(i32) HKI_FEW_INT(u32) HKI_FEW_INT(i64) HKI_FEW_INT(u64)
+HKI_FEW_FLOAT(f16) HKI_FEW_FLOAT(bf16) HKI_FEW_FLOAT(f32) HKI_FEW_FLOAT(f64)
+
+#define HKI_FEW_INT_ROW(X, B)                                                                                                    \
+    {[HKI_SUM] = B##_sum_few, [HKI_PROD] = B##_prod_few, [HKI_MIN] = X##_min_few, [HKI_MAX] = X##_max_few,                       \
+     [HKI_BAND] = B##_band_few, [HKI_BOR] = B##_bor_few, [HKI_BXOR] = B##_bxor_few}
+#define HKI_FEW_FLOAT_ROW(X) {[HKI_SUM] = X##_sum_few, [HKI_PROD] = X##_prod_few, [HKI_MIN] = X##_min_few, [HKI_MAX] = X##_max_few}
+
+const hki_few_fn hki_few[HK_DTYPES][HKI_ROPS] = {
+    [HK_I8] = HKI_FEW_INT_ROW(i8, b8), [HK_U8] = HKI_FEW_INT_ROW(u8, b8), [HK_I16] = HKI_FEW_INT_ROW(i16, b16),
+    [HK_U16] = HKI_FEW_INT_ROW(u16, b16), [HK_I32] = HKI_FEW_INT_ROW(i32, b32), [HK_U32] = HKI_FEW_INT_ROW(u32, b32),
+    [HK_I64] = HKI_FEW_INT_ROW(i64, b64), [HK_U64] = HKI_FEW_INT_ROW(u64, b64), [HK_F16] = HKI_FEW_FLOAT_ROW(f16),
+    [HK_BF16] = HKI_FEW_FLOAT_ROW(bf16), [HK_F32] = HKI_FEW_FLOAT_ROW(f32), [HK_F64] = HKI_FEW_FLOAT_ROW(f64),
+};

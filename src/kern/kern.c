@@ -8,6 +8,7 @@
 #include <xmmintrin.h>
 #endif
 
+extern const hki_few_fn hki_few[HK_DTYPES][HKI_ROPS];
 extern const hki_isa hki_isa_ref; /* fills every entry that another lacks */
 
 static const hki_isa *_Atomic chosen; /* NULL until first use */
@@ -74,7 +75,8 @@ hki_folder hki_fold_find(hk_dtype dtype, const hki_reduction *r)
 {
     HKI_ASSERT(hki_fold_supported(dtype, r));
     const hki_fold_fn fn = current()->fold[dtype][r->op];
-    return (hki_folder){fn ? fn : hki_isa_ref.fold[dtype][r->op], hki_dtype_is_float(dtype)};
+    const bool floats = hki_dtype_is_float(dtype), averages = !floats && r->finish == HKI_FINISH_AVG;
+    return (hki_folder){fn ? fn : hki_isa_ref.fold[dtype][r->op], averages ? NULL : hki_few[dtype][r->op], floats};
 }
 
 void hki_fold_by(hki_folder f, void *const *dst, unsigned ndst, const void *const *src, unsigned nsrc, size_t count, const hki_reduction *r,

@@ -52,11 +52,26 @@ const char *hki_kern_isa(void);
 /* Is (dtype, op, finish) defined at all? BAND, BOR, BXOR: integers; HKI_FINISH_SCALE: floats; everything else is. */
 bool hki_fold_supported(hk_dtype dtype, const hki_reduction *r);
 
+/* The same for one destination and up to HKI_FEW elements: scalar, a matter of instructions. */
+typedef void (*hki_few_fn)(void *dst, const void *const *src, unsigned nsrc, size_t count, const hki_reduction *r, bool apply_finish);
+#define HKI_FEW 8
+
 /* A fold looked up once for many calls. */
 typedef struct hki_folder {
     hki_fold_fn fn;
+    hki_few_fn few; /* NULL: there is none for this reduction */
     bool floats;    /* needs the floating-point environment looked after */
 } hki_folder;
+
+/* Is the floating-point environment of this thread what folds need? */
+static inline bool hki_fp_plain(void)
+{
+#if defined(__x86_64__)
+    return (__builtin_ia32_stmxcsr() & ~0x3fu) == 0x1f80u; /* sticky flags are no setting */
+#else
+    return false;
+#endif
+}
 
 hki_folder hki_fold_find(hk_dtype dtype, const hki_reduction *r);
 void hki_fold_by(hki_folder, void *const *dst, unsigned ndst, const void *const *src, unsigned nsrc, size_t count, const hki_reduction *r,

@@ -65,7 +65,8 @@ typedef struct shm_port {
     pair *pairs;                 /* by rank */
     /* The ring of payload: positions in lines that only grow. Messages lie one behind the other, none wraps. */
     uint8_t *ring;
-    uint64_t ring_lines;
+    uint64_t ring_lines, usual_lines; /* usual: what is used of it unless more is needed */
+    uint64_t touched;            /* lines that have memory behind them */
     uint64_t head;               /* where the next one goes */
     uint64_t first, last;        /* messages not yet reclaimed: parcels[first % PARCELS ...) */
     struct parcel { uint64_t begin; uint32_t readers; } parcels[HKI_SHM_LINES];
@@ -285,14 +286,28 @@ static bool reclaim(shm_port *p)
     return true;
 }
 
+/* The ring's first turn takes memory from the system, in larger portions than pages. */
+static __attribute__((noinline)) void touch_ring(shm_port *p, uint64_t end)
+{
+    const uint64_t to = hki_min(p->ring_lines, hki_round_up(end, HKI_SHM_RING / 4 / HKI_LINE));
+    hki_populate(p->ring + p->touched * HKI_LINE, (to - p->touched) * HKI_LINE);
+    p->touched = to;
+}
+
 /* Room for n lines in one piece, at the head or, if they would wrap, at the ring's beginning. false: readers have to go on first. */
 static bool make_room(shm_port *p, uint64_t n)
 {
-    const uint64_t size = p->ring_lines, at = p->head & (size - 1);
+    const uint64_t size = p->ring_lines;
+    if ((p->head & (size - 1)) >= p->usual_lines) { /* back to memory that was used before, as soon as all was read */
+        while (p->first != p->last && reclaim(p)) { }
+        if (p->first == p->last) p->head = hki_round_up(p->head, size);
+    }
+    const uint64_t at = p->head & (size - 1);
     const uint64_t begin = at + n > size ? p->head + size - at : p->head;
     while (p->first != p->last && (p->last - p->first == HKI_SHM_LINES || begin + n - p->parcels[p->first % HKI_SHM_LINES].begin > size))
         if (!reclaim(p)) return false;
     p->head = begin;
+    if (HKI_UNLIKELY((begin & (size - 1)) + n > p->touched)) touch_ring(p, (begin & (size - 1)) + n);
     return true;
 }
 
@@ -363,7 +378,12 @@ static hki_go reserve(hki_port *port, const hki_outgoing *o, hki_places *places)
     }
     places->n = places->near = 1;
     p->lent_at = 0;
-    if (o->bytes > HKI_SHM_INLINE) return reserve_outside(p, o, places);
+    if (o->bytes > HKI_SHM_INLINE) {
+        if (o->lent || o->ordinal) return reserve_outside(p, o, places);
+        if (!make_room(p, (o->bytes + HKI_LINE - 1) / HKI_LINE)) return HKI_NOT_YET;
+        places->at[0] = head_of(p);
+        return HKI_GO;
+    }
     const pair *q = &p->pairs[o->peers[0]];
     places->at[0] = o->n == 1 ? inside(&q->out[(q->sent + 1) % HKI_SHM_LINES], o->bytes) : p->scratch;
     return HKI_GO;
@@ -402,6 +422,35 @@ static void commit_inline(shm_port *p, const hki_outgoing *o)
     }
 }
 
+/* In words: payloads are multiples of an element, and bytes behind the last are nobody's. */
+static inline void store_small(uint8_t *to, const uint8_t *from, size_t bytes)
+{
+    for (; bytes >= 8; to += 8, from += 8, bytes -= 8) memcpy(to, from, 8);
+    for (; bytes; bytes--) *to++ = *from++;
+}
+
+static hki_go send_small(hki_port *port, const uint32_t *peers, uint32_t n, const void *payload, size_t bytes, uint64_t fingerprint)
+{
+    shm_port *p = (shm_port *)port;
+    for (uint32_t i = 0; i < n; i++) {
+        const pair *q = &p->pairs[peers[i]];
+        if (HKI_UNLIKELY(q->sent - q->acked >= HKI_SHM_LINES) && !passed(p, peers[i], q->sent + 1 - HKI_SHM_LINES))
+            return port->holder = peers[i], HKI_NOT_YET;
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        pair *q = &p->pairs[peers[i]];
+        const uint32_t seq = ++q->sent;
+        line *l = &q->out[seq % HKI_SHM_LINES];
+        store_small(inside(l, bytes), payload, bytes);
+        l->bytes = (uint32_t)bytes;
+        l->place = INLINE;
+        publish64(p, q, &l->word, seq | fingerprint << 32);
+    }
+    port->stats.messages_sent += n;
+    port->stats.bytes_sent += n * bytes;
+    return HKI_GO;
+}
+
 static __attribute__((noinline)) uint64_t commit_outside(shm_port *p, const hki_outgoing *o)
 {
     const uint32_t place = p->lent_at ? LENT : (uint32_t)(p->head & (p->ring_lines - 1));
@@ -429,13 +478,34 @@ static __attribute__((noinline)) uint64_t commit_outside(shm_port *p, const hki_
     return 0;
 }
 
+/* Through the ring, with nothing lent, put or wanted. */
+static void commit_ring(shm_port *p, const hki_outgoing *o)
+{
+    const uint32_t place = (uint32_t)(p->head & (p->ring_lines - 1));
+    reader *r = p->readers + (p->last % HKI_SHM_LINES) * p->port.ranks;
+    for (uint32_t i = 0; i < o->n; i++) {
+        pair *q = &p->pairs[o->peers[i]];
+        const uint32_t seq = ++q->sent;
+        line *l = &q->out[seq % HKI_SHM_LINES];
+        l->bytes = (uint32_t)o->bytes;
+        l->place = place;
+        l->fingerprint = o->fingerprint;
+        l->wanted = 0;
+        r[i] = (reader){o->peers[i], seq};
+        publish64(p, q, &l->word, seq | o->fingerprint << 32);
+    }
+    p->parcels[p->last++ % HKI_SHM_LINES] = (struct parcel){p->head, o->n};
+    p->head += (o->bytes + HKI_LINE - 1) / HKI_LINE;
+}
+
 static uint64_t commit(hki_port *port, const hki_outgoing *o)
 {
     shm_port *p = (shm_port *)port;
     port->stats.messages_sent += o->n;
     port->stats.bytes_sent += o->n * o->bytes;
-    if (o->bytes > HKI_SHM_INLINE) return commit_outside(p, o);
-    commit_inline(p, o);
+    if (o->bytes <= HKI_SHM_INLINE) commit_inline(p, o);
+    else if (o->lent || o->ordinal) return commit_outside(p, o);
+    else commit_ring(p, o);
     return 0;
 }
 
@@ -504,7 +574,9 @@ static hki_go peek(hki_port *port, uint32_t peer, hki_msg *m)
         m->mask = UINT32_MAX;
         return HKI_GO;
     }
-    if (bytes > port->slot_bytes || !locate(p, peer, l, place, m)) {
+    if (HKI_LIKELY(!l->wanted && place < p->ring_lines && bytes <= port->slot_bytes && (p->ring_lines - place) * HKI_LINE >= bytes)) {
+        m->data = q->ring + (size_t)place * HKI_LINE;
+    } else if (bytes > port->slot_bytes || !locate(p, peer, l, place, m)) {
         hki_port_break(port, HK_CORRUPT, peer);
         return HKI_BROKEN;
     }
@@ -553,7 +625,7 @@ static void close_port(hki_port *port)
     hki_free(p);
 }
 
-static const hki_port_ops ops = {reserve, commit, settled, lendable, peek, NULL, release, unread, close_port};
+static const hki_port_ops ops = {reserve, send_small, commit, settled, lendable, peek, NULL, release, unread, close_port};
 
 hki_port *hki_shm_port(hki_area *a, uint32_t channel)
 {
@@ -561,10 +633,12 @@ hki_port *hki_shm_port(hki_area *a, uint32_t channel)
     shm_port *p = hki_alloc(sizeof *p);
     if (!p) return NULL;
     p->port = (hki_port){.ops = &ops, .ranks = s->ranks, .rank = s->rank, .slot_bytes = s->slot_bytes};
+    p->port.small_bytes = HKI_SHM_INLINE;
     p->area = a;
     p->channel = channel;
     p->ring = ring_of(a, a->base, channel);
     p->ring_lines = ring_bytes(s) / HKI_LINE;
+    p->usual_lines = (s->crowded ? HKI_SHM_RING / 8 : HKI_SHM_RING) / HKI_LINE;
     p->pairs = hki_alloc(s->ranks * sizeof *p->pairs);
     p->readers = hki_alloc((size_t)HKI_SHM_LINES * s->ranks * sizeof *p->readers);
     p->theirs = hki_alloc(2 * WISHES * s->ranks * sizeof *p->theirs);

@@ -54,6 +54,8 @@ typedef struct hki_port hki_port;
 typedef struct hki_port_ops {
     /* Room for the message. places->at has room for n + 1; n == 0: the payload goes by reference and is not stored anywhere. */
     hki_go (*reserve)(hki_port *, const hki_outgoing *, hki_places *);
+    /* Both at once, for a message of up to port->small_bytes (0: never); nothing is sent unless it gives HKI_GO. */
+    hki_go (*send)(hki_port *, const uint32_t *peers, uint32_t n, const void *payload, size_t bytes, uint64_t fingerprint);
     /* Returns a mark if memory was lent, else 0. */
     uint64_t (*commit)(hki_port *, const hki_outgoing *);
     /* Have all readers let go of what was lent under that mark (up_to: and under all before it)? If not, port->holder is one of them. */
@@ -75,7 +77,7 @@ typedef struct hki_port_ops {
 struct hki_port {
     const hki_port_ops *ops;
     uint32_t ranks, rank;
-    size_t slot_bytes;
+    size_t slot_bytes, small_bytes;
     hk_status status;   /* after HKI_BROKEN */
     uint32_t culprit;   /* the rank whose link broke or whose bytes are wrong */
     uint32_t holder;    /* after HKI_NOT_YET from reserve, or settled: the rank that has to take a message first */

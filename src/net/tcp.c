@@ -399,7 +399,7 @@ static bool fail(hki_tcp_comm *c, const hki_notice *n)
     bool all = true;
     if (!again) c->told = *n;
     c->failed = true;
-    hki_tcp_forget_places(c);
+    hki_tcp_let_go(c);
     for (hki_link *l = c->tcp->links; l; l = l->next)
         if (l->comm == c) hki_link_tell_end(l);
     for (uint32_t r = 0; r < c->shape.ranks; r++) {

@@ -248,11 +248,23 @@ static void begin_message(hki_link *l, const hki_frame *f)
     l->reading = l->used = true;
 }
 
-void hki_tcp_forget_places(hki_tcp_comm *c)
+/* A message of which a part has left must be sent to its end, as notices follow it: the rest is copied now. */
+static void keep_lent(hki_link *l, uint32_t slot)
+{
+    hki_parcel *c = &l->parcels[slot];
+    if (c->lent) memcpy(l->queue + slot * (HKI_FRAME_HEAD + l->queue_room) + HKI_FRAME_HEAD, c->lent, c->bytes);
+    c->lent = NULL;
+    c->unsent = NULL;
+}
+
+void hki_tcp_let_go(hki_tcp_comm *c)
 {
     memset(c->expected, 0, (size_t)c->shape.channels * c->shape.ranks * sizeof *c->expected);
-    for (hki_link *l = c->tcp->links; l; l = l->next)
-        if (l->comm == c) memset(l->place, 0, sizeof l->place);
+    for (hki_link *l = c->tcp->links; l; l = l->next) {
+        if (l->comm != c) continue;
+        memset(l->place, 0, sizeof l->place);
+        for (uint32_t k = 0; k < l->q_used; k++) keep_lent(l, (l->q_first + k) % c->shape.slots);
+    }
 }
 
 /* Moves what the inbox has of the message being read. */

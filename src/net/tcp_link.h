@@ -138,8 +138,8 @@ void hki_link_broke(hki_link *);
 /* Greetings: sends ours, or acts on what came. */
 void hki_link_greet(hki_link *, uint32_t welcome);
 bool hki_link_attach(hki_link *, hki_tcp_comm *);
-/* Nothing is stored in the caller's memory any more: it is the caller's again. */
-void hki_tcp_forget_places(hki_tcp_comm *);
+/* The memory of calls is their callers' again: nothing is stored there or read from there any more. */
+void hki_tcp_let_go(hki_tcp_comm *);
 /* ---- tcp.c */
 hki_link *hki_tcp_dial_rank(hki_tcp_comm *, uint32_t peer, uint32_t channel);
 void hki_tcp_greeted(hki_link *); /* a hello came on an accepted link */

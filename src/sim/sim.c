@@ -293,7 +293,7 @@ static uint32_t unread(hki_port *port, uint32_t peer)
 
 static void close_port(hki_port *port) { }
 
-static const hki_port_ops ops = {reserve, commit, settled, lendable, peek, NULL, release, unread, close_port};
+static const hki_port_ops ops = {reserve, NULL, commit, settled, lendable, peek, NULL, release, unread, close_port};
 
 /* When something on its way reaches rank r next. Only the first untaken message of a lane can make a difference. */
 static uint64_t next_change(hki_sim *s, uint32_t r)
