@@ -30,7 +30,8 @@ void hki_run_hand_over(hki_run *r)
     r->left[k] = n - r->step;
     r->first[k] = r->step;
     /* An inline run keeps its temporary blocks in place 0; they move along with a half-done window. */
-    if (k != 0 && r->step != 0) memcpy(r->base[HKI_TEMP] + k * r->program->temp_bytes, r->base[HKI_TEMP], r->program->temp_bytes);
+    const size_t temp = r->program->temp_bytes;
+    if (k != 0 && r->step != 0 && temp) memcpy(r->base[HKI_TEMP] + k * temp, r->base[HKI_TEMP], temp);
 }
 
 static bool hazards_done(const hki_run *r, uint32_t k, uint32_t i)

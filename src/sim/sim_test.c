@@ -564,6 +564,7 @@ static void test_other_length(void **state)
     const hki_sim_verdict v = hki_sim_verdict_of(s, 3);
     assert_true(v.state == HKI_SIM_FAILED && v.status == HK_MISMATCH && v.culprit == 2);
     hki_sim_destroy(s);
+    hki_program_fini(&g);
     world_plans_fini(&shorter);
 }
 
@@ -661,6 +662,7 @@ int main(int argc, char **argv)
     const int failed = cmocka_run_group_tests(tests, NULL, NULL);
     world_plans_fini(&plans);
     for (uint32_t r = 0; r < RANKS; r++) {
+        hki_program_fini(&sc.programs[r]);
         hki_free(sc.in[r]);
         hki_free(sc.out[r]);
     }
