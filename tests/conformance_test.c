@@ -280,7 +280,7 @@ static void shm_event(void **state) { sweep("auto", "event", false, LIGHT ? (int
 static void shm_inline(void **state) { sweep("auto", "inline", false, LIGHT ? (int[]){3, 0} : (int[]){2, 5, 0}); }
 static void lent_auto(void **state) { sweep("auto", "auto", true, LIGHT ? (int[]){2, 3, 0} : (int[]){2, 3, 4, 5, 8, 0}); }
 static void lent_event(void **state) { sweep("auto", "event", true, LIGHT ? (int[]){4, 0} : (int[]){2, 3, 5, 0}); }
-static void tcp_auto(void **state) { sweep("tcp", "auto", false, LIGHT ? (int[]){2, 3, 0} : (int[]){1, 2, 3, 4, 5, 0}); }
+static void tcp_auto(void **state) { sweep("tcp", "auto", false, LIGHT ? (int[]){2, 3, 0} : (int[]){1, 2, 3, 4, 5, 9, 0}); }
 static void tcp_event(void **state) { sweep("tcp", "event", false, LIGHT ? (int[]){3, 0} : (int[]){2, 4, 0}); }
 
 int main(void)
