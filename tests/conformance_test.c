@@ -26,6 +26,7 @@ typedef struct job {
     hk_comm *comm;
     const char *transport, *executor;
     uint8_t *send, *recv, *want, *copy;
+    int again; /* only calls of several windows, each so often: what depends on when messages come */
     bool lends; /* buffers from hk_mem_alloc: of rank 0, 3, ... both, of 1, 4, ... recv, of 2, 5, ... send */
     size_t capacity;
     long calls, wrong;
@@ -197,6 +198,12 @@ static bool right(const shot *s, int ranks)
     return !hki_algo_objection(s->algo, &c);
 }
 
+static void repeat(job *j, const hki_algo *a, hki_op op)
+{
+    shot s = {.algo = a, .op = op, .dtype = HK_F32, .redop = HK_SUM, .count = 65537};
+    for (int k = 0; op != HKI_BARRIER && k < j->again && right(&s, j->ranks); k++) shoot(j, &s);
+}
+
 static void sweep_algorithm(job *j, const hki_algo *a, hki_op op)
 {
     static const size_t counts[] = {0, 1, 2, 7, 64, 1000, 65537};
@@ -235,7 +242,7 @@ static void *rank_body(void *arg)
     j->copy = malloc(j->capacity);
     for (unsigned op = 0; op < HKI_COLLECTIVES; op++)
         for (const hki_algo *const *a = hki_algos; *a; a++)
-            if ((*a)->ops & HKI_OP_BIT(op)) sweep_algorithm(j, *a, (hki_op)op);
+            if ((*a)->ops & HKI_OP_BIT(op)) (j->again ? repeat : sweep_algorithm)(j, *a, (hki_op)op);
     if (hk_comm_destroy(j->comm) && !j->wrong) j->wrong = 1, snprintf(j->first, sizeof j->first, "destroy failed on rank %d", j->rank);
     if (!lent_send) free(j->send);
     if (!lent_recv) free(j->recv);
@@ -244,7 +251,7 @@ static void *rank_body(void *arg)
     return NULL;
 }
 
-static long run(int ranks, const char *transport, const char *executor, bool lends)
+static long run(int ranks, const char *transport, const char *executor, bool lends, int again)
 {
     hk_comm *comms[64];
     pthread_t threads[64];
@@ -255,7 +262,7 @@ static long run(int ranks, const char *transport, const char *executor, bool len
     config.timeout_us = 60000000;
     assert_int_equal(hk_comm_create_local_config(comms, ranks, &config), HK_OK);
     for (int r = 0; r < ranks; r++) {
-        jobs[r].lends = lends, jobs[r].ranks = ranks, jobs[r].rank = r, jobs[r].comm = comms[r], jobs[r].transport = transport, jobs[r].executor = executor;
+        jobs[r].lends = lends, jobs[r].again = again, jobs[r].ranks = ranks, jobs[r].rank = r, jobs[r].comm = comms[r], jobs[r].transport = transport, jobs[r].executor = executor;
         assert_int_equal(pthread_create(&threads[r], NULL, rank_body, &jobs[r]), 0);
     }
     long calls = 0;
@@ -272,7 +279,7 @@ static void sweep(const char *transport, const char *executor, bool lends, const
 {
     if (!built_with(transport)) skip();
     for (; *ranks; ranks++)
-        print_message("%s/%s%s %d ranks: %ld calls\n", transport, executor, lends ? "/lending" : "", *ranks, run(*ranks, transport, executor, lends));
+        print_message("%s/%s%s %d ranks: %ld calls\n", transport, executor, lends ? "/lending" : "", *ranks, run(*ranks, transport, executor, lends, 0));
 }
 
 static void shm_auto(void **state) { sweep("auto", "auto", false, LIGHT ? (int[]){1, 2, 3, 5, 0} : (int[]){1, 2, 3, 4, 5, 6, 7, 8, 9, 0}); }
@@ -283,10 +290,24 @@ static void lent_event(void **state) { sweep("auto", "event", true, LIGHT ? (int
 static void tcp_auto(void **state) { sweep("tcp", "auto", false, LIGHT ? (int[]){2, 3, 0} : (int[]){1, 2, 3, 4, 5, 9, 0}); }
 static void tcp_event(void **state) { sweep("tcp", "event", false, LIGHT ? (int[]){3, 0} : (int[]){2, 4, 0}); }
 
+static void tcp_again(void **state)
+{
+    if (!built_with("tcp")) skip();
+    print_message("tcp/auto 5 ranks, again and again: %ld calls\n", run(5, "tcp", "auto", false, LIGHT ? 3 : 24));
+}
+
+static void tcp_sockets(void **state)
+{
+    setenv("HOCKET_SOCKETS", "3", 1); /* as between hosts, where large messages go on several */
+    sweep("tcp", "auto", false, LIGHT ? (int[]){2, 0} : (int[]){2, 4, 0});
+    unsetenv("HOCKET_SOCKETS");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(shm_auto), cmocka_unit_test(shm_event), cmocka_unit_test(shm_inline),
                                        cmocka_unit_test(lent_auto), cmocka_unit_test(lent_event),
-                                       cmocka_unit_test(tcp_auto), cmocka_unit_test(tcp_event)};
+                                       cmocka_unit_test(tcp_auto), cmocka_unit_test(tcp_event),
+                                       cmocka_unit_test(tcp_sockets), cmocka_unit_test(tcp_again)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -35,6 +35,7 @@ typedef struct hki_settings {
     uint64_t forced_hash;
     size_t slot_bytes;   /* 0: chosen */
     uint32_t slots;
+    uint32_t sockets;
 } hki_settings;
 
 #include "comm/task.h"
@@ -50,6 +51,7 @@ struct hk_comm {
     hki_peer **peers;            /* by rank; shared between communicators, counted by the block below */
     struct hki_peers *peer_block;
     bool any_tcp;
+    bool plain;                  /* memory alone, and nobody insists on the event-driven executor */
     uint32_t near_ranks;         /* ranks that share this one's caches, itself included */
     hki_area area;
     hki_now *now;                /* in the area, or where hocket run reads it */

@@ -48,6 +48,7 @@ static void choose_slots(hk_comm *comm, bool crowded)
     hki_shape *s = &comm->shape;
     s->channels = HKI_CHANNELS + 1;
     s->crowded = crowded;
+    s->sockets = comm->settings.sockets;
     s->slots = comm->settings.slots;
     const size_t usual = crowded ? (size_t)256 << 10 : comm->any_tcp ? (size_t)512 << 10 : (size_t)64 << 10;
     s->slot_bytes = comm->settings.slot_bytes ? comm->settings.slot_bytes : usual;
@@ -73,6 +74,7 @@ hk_status hki_comm_make(hk_comm **out, hki_engine *e, const hki_settings *settin
     for (uint32_t r = 0; r < ranks; r++) comm->any_tcp |= peers[r]->group != peers[0]->group;
     for (uint32_t r = 0; r < ranks; r++) comm->near_ranks += peers[r]->host_key == peers[rank]->host_key;
     comm->any_tcp = ranks > 1 && (comm->any_tcp || settings->transport == HKI_ONLY_TCP);
+    comm->plain = !comm->any_tcp && settings->executor != HKI_EVENT;
     choose_slots(comm, block->crowded);
     e->crowded |= block->crowded;
     /* Ranks that outnumber CPUs sleep often and are seldom in a hurry for a store. Later it is too late: others may count on it. */

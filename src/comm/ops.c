@@ -243,7 +243,7 @@ static hk_status first_time(hk_comm *comm, const given *g, const hk_options *opt
 /* Nothing is under way that a call could not overtake. */
 static bool quiet(const hk_comm *comm, const hki_entry *e)
 {
-    return !comm->unfinished && !comm->groups && !comm->tcp && comm->free_tasks && e->prepared && comm->settings.executor != HKI_EVENT;
+    return comm->plain && !comm->unfinished && !comm->groups && comm->free_tasks && e->prepared;
 }
 
 static hk_status quick(hk_comm *comm, const given *g, hki_entry *e, const hki_memo *m)

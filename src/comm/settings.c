@@ -56,7 +56,7 @@ hk_status hki_settings_read(hki_settings *s, const hk_config *given, char error[
         memcpy(&c, given, hki_min(sizeof c, given->size));
     }
     unsigned transport, executor, level;
-    size_t slots, sockbuf; /* sockbuf: read where sockets are made, checked here */
+    size_t slots, sockets, sockbuf; /* sockbuf: read where sockets are made, checked here */
     if (!time_knob("HOCKET_TIMEOUT", c.timeout_us, 300000000, &s->timeout_us, error) ||
         !time_knob("HOCKET_INIT_TIMEOUT", c.init_timeout_us, 30000000, &s->init_timeout_us, error) ||
         !time_knob("HOCKET_STALL", 0, 10000000, &s->stall_us, error) ||
@@ -64,7 +64,7 @@ hk_status hki_settings_read(hki_settings *s, const hk_config *given, char error[
         !word_knob("executor", "HOCKET_EXECUTOR", c.executor, executors, 3, &executor, error) ||
         !word_knob("determinism", "HOCKET_DETERMINISM", c.determinism, levels, 2, &level, error) ||
         !number_knob("HOCKET_SLOT_BYTES", 4096, 4194304, 0, &s->slot_bytes, error) || !number_knob("HOCKET_SLOTS", 2, 64, 8, &slots, error) ||
-        !number_knob("HOCKET_SOCKBUF", 1024, (size_t)1 << 30, 0, &sockbuf, error))
+        !number_knob("HOCKET_SOCKETS", 1, 4, 1, &sockets, error) || !number_knob("HOCKET_SOCKBUF", 1024, (size_t)1 << 30, 0, &sockbuf, error))
         return HK_INVALID;
     const char *pace = hki_env("HOCKET_PACE"), *algo = c.algorithm ? c.algorithm : hki_env("HOCKET_ALGO"), *isa = hki_env("HOCKET_ISA");
     if (pace && !hki_parse_rate(pace, &s->pace)) return snprintf(error, 160, "HOCKET_PACE='%.40s' is no rate: write 1gbit, 100mbit or bytes/s", pace), HK_INVALID;
@@ -79,5 +79,6 @@ hk_status hki_settings_read(hki_settings *s, const hk_config *given, char error[
     s->strict = level == 1;
     s->slot_bytes = s->slot_bytes / HKI_LINE * HKI_LINE;
     s->slots = (uint32_t)slots;
+    s->sockets = (uint32_t)sockets;
     return HK_OK;
 }

@@ -195,9 +195,11 @@ static void fold(const hki_run *r, const hki_step *s, uint8_t *mine, size_t elem
     for (uint32_t k = n - 1; k < places->n; k++) move(places->at[k], mine, bytes);
 }
 
-/* The message may be stored where this step would copy it, as nothing else stands in the step's way. */
+/* The message may be stored where this step would copy it, as nothing else stands in the step's way. Not in temporary blocks: those of a
+ * window move when a run is handed over. */
 static void expect(hki_run *r, const hki_step *s, uint8_t *mine, size_t bytes, uint32_t window)
 {
+    if (s->slice.buf != HKI_OUT) return;
     if (r->last_lent && reclaimed(r, (uint32_t)(s - r->program->plan->steps), window) != HKI_GO) return;
     r->port->ops->expect(r->port, s->peer, mine, bytes, r->fingerprint);
 }

@@ -185,6 +185,13 @@ bool hki_area_entered(hki_area *a, uint32_t rank, uint64_t seq, hki_record *out)
            atomic_load(&h->uid) == a->shape.uid; /* else the owner has left and another communicator lives there */
 }
 
+/* A dead rank puts nothing any more, whatever it was about. */
+static bool is_putting(const hki_area *a, uint32_t rank)
+{
+    const hki_view *v = a->peers[rank]->view;
+    return a->there[rank] && atomic_load(&((hki_area_head *)a->there[rank])->putting) && (!v || v->fd < 0 || hki_life_held(v->fd));
+}
+
 void hki_area_fail(hki_area *a, const hki_notice *n)
 {
     hki_area_head *h = hki_area_mine(a);
@@ -195,7 +202,7 @@ void hki_area_fail(hki_area *a, const hki_notice *n)
     /* Who puts into our buffers has not seen this yet; a moment later none does. */
     const uint64_t until = hki_now_us() + PUTTING_US;
     for (uint32_t r = 0; r < a->shape.ranks; r++)
-        while (a->there[r] && r != a->shape.rank && atomic_load(&((hki_area_head *)a->there[r])->putting) && hki_now_us() < until) hki_yield();
+        while (r != a->shape.rank && is_putting(a, r) && hki_now_us() < until) hki_yield();
 }
 
 static void ring_if_asleep(hki_area *a, uint32_t rank)
@@ -238,7 +245,7 @@ static __attribute__((noinline)) bool meet(shm_port *p, uint32_t peer)
     return true;
 }
 
-static inline bool met(shm_port *p, uint32_t peer) { return HKI_LIKELY(p->pairs[peer].in != NULL) || meet(p, peer); }
+static inline bool met(shm_port *p, uint32_t peer) { return p->pairs[peer].in || meet(p, peer); }
 
 /* Stores what the peer looks for, and wakes it if it sleeps. One of the two sees the other: see area.h. */
 static inline void publish64(shm_port *p, pair *q, _Atomic uint64_t *at, uint64_t value)
@@ -429,23 +436,30 @@ static inline void store_small(uint8_t *to, const uint8_t *from, size_t bytes)
     for (; bytes; bytes--) *to++ = *from++;
 }
 
+static inline hki_go send_one(shm_port *p, uint32_t peer, const void *payload, size_t bytes, uint64_t fingerprint)
+{
+    pair *q = &p->pairs[peer];
+    if (HKI_UNLIKELY(q->sent - q->acked >= HKI_SHM_LINES) && !passed(p, peer, q->sent + 1 - HKI_SHM_LINES)) return p->port.holder = peer, HKI_NOT_YET;
+    const uint32_t seq = ++q->sent;
+    line *l = &q->out[seq % HKI_SHM_LINES];
+    if (bytes == 8) memcpy(l->small, payload, 8);
+    else store_small(inside(l, bytes), payload, bytes);
+    l->bytes = (uint32_t)bytes;
+    l->place = INLINE;
+    publish64(p, q, &l->word, seq | fingerprint << 32);
+    return HKI_GO;
+}
+
 static hki_go send_small(hki_port *port, const uint32_t *peers, uint32_t n, const void *payload, size_t bytes, uint64_t fingerprint)
 {
     shm_port *p = (shm_port *)port;
-    for (uint32_t i = 0; i < n; i++) {
+    for (uint32_t i = 0; n > 1 && i < n; i++) { /* all or none */
         const pair *q = &p->pairs[peers[i]];
         if (HKI_UNLIKELY(q->sent - q->acked >= HKI_SHM_LINES) && !passed(p, peers[i], q->sent + 1 - HKI_SHM_LINES))
             return port->holder = peers[i], HKI_NOT_YET;
     }
-    for (uint32_t i = 0; i < n; i++) {
-        pair *q = &p->pairs[peers[i]];
-        const uint32_t seq = ++q->sent;
-        line *l = &q->out[seq % HKI_SHM_LINES];
-        store_small(inside(l, bytes), payload, bytes);
-        l->bytes = (uint32_t)bytes;
-        l->place = INLINE;
-        publish64(p, q, &l->word, seq | fingerprint << 32);
-    }
+    for (uint32_t i = 0; i < n; i++)
+        if (HKI_UNLIKELY(send_one(p, peers[i], payload, bytes, fingerprint) != HKI_GO)) return HKI_NOT_YET; /* n == 1 */
     port->stats.messages_sent += n;
     port->stats.bytes_sent += n * bytes;
     return HKI_GO;
@@ -553,11 +567,28 @@ static __attribute__((noinline)) bool locate(shm_port *p, uint32_t peer, const l
     return true;
 }
 
+static __attribute__((noinline)) hki_go peek_outside(shm_port *p, uint32_t peer, const line *l, hki_msg *m)
+{
+    const pair *q = &p->pairs[peer];
+    const uint32_t bytes = l->bytes, place = l->place;
+    m->bytes = bytes;
+    m->placed = false;
+    m->fingerprint = l->fingerprint;
+    m->mask = UINT64_MAX;
+    if (HKI_LIKELY(!l->wanted && place < p->ring_lines && bytes <= p->port.slot_bytes && (p->ring_lines - place) * HKI_LINE >= bytes)) {
+        m->data = q->ring + (size_t)place * HKI_LINE;
+    } else if (bytes > p->port.slot_bytes || !locate(p, peer, l, place, m)) {
+        hki_port_break(&p->port, HK_CORRUPT, peer);
+        return HKI_BROKEN;
+    }
+    return HKI_GO;
+}
+
 static hki_go peek(hki_port *port, uint32_t peer, hki_msg *m)
 {
     shm_port *p = (shm_port *)port;
     pair *q = &p->pairs[peer];
-    if (HKI_UNLIKELY(!met(p, peer))) return HKI_NOT_YET;
+    if (HKI_UNLIKELY(!q->in) && !meet(p, peer)) return HKI_NOT_YET;
     const uint32_t seq = q->taken + 1;
     line *l = &q->in[seq % HKI_SHM_LINES];
     const uint64_t word = atomic_load_explicit(&l->word, memory_order_acquire);
@@ -565,23 +596,13 @@ static hki_go peek(hki_port *port, uint32_t peer, hki_msg *m)
         __builtin_prefetch(l->first); /* written before the word, it will be here with it */
         return HKI_NOT_YET;
     }
-    const uint32_t bytes = l->bytes, place = l->place;
+    const uint32_t bytes = l->bytes;
+    if (HKI_UNLIKELY(l->place != INLINE || bytes > HKI_SHM_INLINE)) return peek_outside(p, peer, l, m);
     m->bytes = bytes;
     m->placed = false;
-    if (place == INLINE && bytes <= HKI_SHM_INLINE) {
-        m->data = inside(l, bytes);
-        m->fingerprint = word >> 32;
-        m->mask = UINT32_MAX;
-        return HKI_GO;
-    }
-    if (HKI_LIKELY(!l->wanted && place < p->ring_lines && bytes <= port->slot_bytes && (p->ring_lines - place) * HKI_LINE >= bytes)) {
-        m->data = q->ring + (size_t)place * HKI_LINE;
-    } else if (bytes > port->slot_bytes || !locate(p, peer, l, place, m)) {
-        hki_port_break(port, HK_CORRUPT, peer);
-        return HKI_BROKEN;
-    }
-    m->fingerprint = l->fingerprint;
-    m->mask = UINT64_MAX;
+    m->data = inside(l, bytes);
+    m->fingerprint = word >> 32;
+    m->mask = UINT32_MAX;
     return HKI_GO;
 }
 
@@ -602,10 +623,13 @@ static void release(hki_port *port, uint32_t peer)
     const uint32_t bytes = l->bytes;
     port->stats.messages_received++;
     port->stats.bytes_received += bytes;
-    if (HKI_UNLIKELY(l->place == LENT && bytes > HKI_SHM_INLINE)) check_lender(p, peer);
     /* Only a writer short of room or lines waits for an ack; it runs out of lines after 64. */
-    if (bytes <= HKI_SHM_INLINE && seq % 16) atomic_store_explicit(q->ack, seq, memory_order_release);
-    else publish32(p, q, q->ack, seq);
+    if (HKI_LIKELY(bytes <= HKI_SHM_INLINE && seq % 16)) {
+        atomic_store_explicit(q->ack, seq, memory_order_release);
+        return;
+    }
+    if (HKI_UNLIKELY(l->place == LENT && bytes > HKI_SHM_INLINE)) check_lender(p, peer);
+    publish32(p, q, q->ack, seq);
 }
 
 static uint32_t unread(hki_port *port, uint32_t peer)

@@ -70,7 +70,7 @@ bool hki_frame_parse(const uint8_t i[HKI_FRAME_HEAD], size_t max_bytes, hki_fram
     }
 }
 
-/* magic u32 | version u16 | welcome u16 | uid u64 | token u64 | from u32 | to u32 | channel u32 | zero | crc u32 at 60 */
+/* magic u32 | version u16 | welcome u16 | uid u64 | token u64 | from u32 | to u32 | channel u32 | index u32 | zero | crc u32 at 60 */
 void hki_hello_pack(const hki_tcp_hello *h, uint8_t o[HKI_HELLO])
 {
     memset(o, 0, HKI_HELLO);
@@ -82,6 +82,7 @@ void hki_hello_pack(const hki_tcp_hello *h, uint8_t o[HKI_HELLO])
     hki_put32(o + 24, h->from);
     hki_put32(o + 28, h->to);
     hki_put32(o + 32, h->channel);
+    hki_put32(o + 36, h->index);
     hki_put32(o + 60, hki_crc32c(o, 60));
 }
 
@@ -94,5 +95,6 @@ bool hki_hello_parse(const uint8_t i[HKI_HELLO], hki_tcp_hello *h)
     h->from = hki_get32(i + 24);
     h->to = hki_get32(i + 28);
     h->channel = hki_get32(i + 32);
+    h->index = hki_get32(i + 36);
     return h->welcome <= 2;
 }

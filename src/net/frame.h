@@ -23,7 +23,7 @@ typedef struct hki_frame {
 
 typedef struct hki_tcp_hello {
     uint64_t uid, token;      /* communicator; the process that is meant */
-    uint32_t from, to, channel;
+    uint32_t from, to, channel, index; /* index: of the sockets that the dialler's large messages go on */
     uint32_t welcome;         /* 0: hello; 1: welcome; 2: you are wrong here */
 } hki_tcp_hello;
 

@@ -48,6 +48,7 @@ typedef struct hki_shape {
     uint64_t uid;                   /* names the communicator */
     uint32_t ranks, rank, channels, slots;
     size_t slot_bytes;
+    uint32_t sockets;               /* of TCP each way between two ranks; 0 counts as 1 */
     bool crowded;                   /* on some host ranks outnumber CPUs */
 } hki_shape;
 

@@ -76,12 +76,13 @@ static void give_up(hki_link *l)
 static void welcome(hki_link *l, hki_tcp_comm *c)
 {
     const hki_tcp_hello *h = &l->hello;
-    const bool sane = h->from < c->shape.ranks && h->from != c->shape.rank && h->channel < c->shape.channels;
-    hki_link *old = sane ? c->in[h->channel * c->shape.ranks + h->from] : NULL;
+    const bool sane = h->from < c->shape.ranks && h->from != c->shape.rank && h->channel < c->shape.channels && h->index < HKI_SOCKETS;
+    hki_link *old = sane ? c->in[hki_tcp_at(c, h->channel, h->from, h->index)] : NULL;
     const bool good = sane && (!old || !old->used);
     if (good && old) give_up(old); /* whoever dials again has given up the attempt before */
     l->peer = h->from;
     l->channel = h->channel;
+    l->index = h->index;
     if (l->state == HKI_PARKED) l->tcp->parked--, l->state = HKI_GREETING;
     if (!good || !hki_link_attach(l, c)) {
         hki_link_greet(l, 2);
@@ -163,9 +164,9 @@ static void dial(hki_link *l)
     if (l->fd >= 0 && hki_epoll_add(l->tcp->epoll, l->fd, false, true, (uint64_t)(uintptr_t)l)) hki_link_broke(l);
 }
 
-hki_link *hki_tcp_dial_rank(hki_tcp_comm *c, uint32_t peer, uint32_t channel)
+hki_link *hki_tcp_dial_rank(hki_tcp_comm *c, uint32_t peer, uint32_t channel, uint32_t index)
 {
-    hki_link **at = &c->out[channel * c->shape.ranks + peer];
+    hki_link **at = &c->out[hki_tcp_at(c, channel, peer, index)];
     if (*at) return *at;
     hki_link *l = hki_alloc(sizeof *l);
     if (!l) return NULL;
@@ -174,7 +175,8 @@ hki_link *hki_tcp_dial_rank(hki_tcp_comm *c, uint32_t peer, uint32_t channel)
     l->out = true;
     l->peer = peer;
     l->channel = channel;
-    l->hello = (hki_tcp_hello){.uid = c->shape.uid, .token = c->peers[peer]->token, .from = c->shape.rank, .to = peer, .channel = channel};
+    l->index = index;
+    l->hello = (hki_tcp_hello){.uid = c->shape.uid, .token = c->peers[peer]->token, .from = c->shape.rank, .to = peer, .channel = channel, .index = index};
     l->next = c->tcp->links;
     c->tcp->links = l;
     if (!hki_link_attach(l, c)) {
@@ -265,8 +267,9 @@ static hki_tcp_comm *join(hki_tcp *t, const hki_shape *s, hki_peer *const *peers
     c->shape = *s;
     c->peers = peers;
     const size_t lanes = (size_t)s->channels * s->ranks;
-    c->out = hki_alloc(lanes * sizeof *c->out);
-    c->in = hki_alloc(lanes * sizeof *c->in);
+    c->sockets = hki_min(hki_max(s->sockets, 1), HKI_SOCKETS); /* one stream fills a loopback, and 1 Gbit/s better than two */
+    c->out = hki_alloc(lanes * HKI_SOCKETS * sizeof *c->out);
+    c->in = hki_alloc(lanes * HKI_SOCKETS * sizeof *c->in);
     c->expected = hki_alloc(lanes * sizeof *c->expected);
     c->own = hki_alloc(HKI_KNOWN * sizeof *c->own);
     c->known = hki_alloc((size_t)s->ranks * HKI_KNOWN * sizeof *c->known);
@@ -341,7 +344,7 @@ static void enter(hki_tcp_comm *c, const hki_record *r)
 static void probe(hki_tcp_comm *c, uint32_t rank, uint64_t now_us)
 {
     sweep(c->tcp, now_us);
-    hki_link *l = hki_tcp_dial_rank(c, rank, 0);
+    hki_link *l = hki_tcp_dial_rank(c, rank, 0, 0);
     if (!l || l->state != HKI_UP) return;
     for (uint64_t seq = l->told; seq < c->entered;) {
         if (c->entered - ++seq >= HKI_KNOWN) continue;
@@ -360,7 +363,7 @@ static void tell_wait(hki_tcp_comm *c, uint32_t waiting_for, uint64_t now_us)
     c->told_wait_for = waiting_for;
     const hki_frame f = {.kind = HKI_FRAME_WAIT, .seq = c->entered, .extra = waiting_for};
     for (uint32_t r = 0; r < c->shape.ranks; r++) {
-        hki_link *out = c->out[r], *in = c->in[r]; /* channel 0: where calls are told too */
+        hki_link *out = c->out[hki_tcp_at(c, 0, r, 0)], *in = c->in[hki_tcp_at(c, 0, r, 0)]; /* where calls are told too */
         hki_link *l = out && out->state == HKI_UP ? out : in;
         if (l && l->state == HKI_UP) hki_link_note(l, &f, NULL);
     }
@@ -386,7 +389,7 @@ static bool has_been_told(const hki_tcp_comm *c, uint32_t r, uint32_t *spare)
     const hki_shape *s = &c->shape;
     *spare = s->channels;
     for (uint32_t k = 0; k < s->channels; k++) {
-        const hki_link *out = c->out[k * s->ranks + r], *in = c->in[k * s->ranks + r];
+        const hki_link *out = c->out[hki_tcp_at(c, k, r, 0)], *in = c->in[hki_tcp_at(c, k, r, 0)];
         if ((out && out->told_end && !out->notes_bytes) || (in && in->told_end && !in->notes_bytes)) return true;
         if (!out) *spare = k;
     }
@@ -406,7 +409,7 @@ static bool fail(hki_tcp_comm *c, const hki_notice *n)
         uint32_t spare;
         const bool sees = c->peers[r]->group == c->peers[c->shape.rank]->group; /* a group's ranks see each other's memory */
         if (sees || c->left[r] || c->lost_us[r] || has_been_told(c, r, &spare)) continue;
-        if (again && spare < c->shape.channels) hki_tcp_dial_rank(c, r, spare);
+        if (again && spare < c->shape.channels) hki_tcp_dial_rank(c, r, spare, 0);
         all = false;
     }
     return all;
@@ -428,8 +431,8 @@ static bool notice(hki_tcp_comm *c, hki_notice *n, uint64_t now_us)
 static bool has_left(hki_tcp_comm *c, uint32_t rank)
 {
     if (!c->left[rank] || hki_now_us() < c->lost_us[rank] + GRACE_US) return false;
-    for (uint32_t k = 0; k < c->shape.channels; k++) {
-        const hki_link *in = c->in[k * c->shape.ranks + rank];
+    for (uint32_t k = 0; k < c->shape.channels * HKI_SOCKETS; k++) {
+        const hki_link *in = c->in[hki_tcp_at(c, k / HKI_SOCKETS, rank, k % HKI_SOCKETS)];
         if (in && !in->goodbye && in->state != HKI_CLOSED) return false;
     }
     return true;

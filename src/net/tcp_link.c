@@ -81,7 +81,7 @@ bool hki_link_attach(hki_link *l, hki_tcp_comm *c)
     l->read_ahead = hki_alloc(HKI_READ_AHEAD * l->ahead_room);
     if (!l->queue || !l->parcels || !l->read_ahead) return false;
     l->comm = c;
-    (l->out ? c->out : c->in)[l->channel * s->ranks + l->peer] = l;
+    (l->out ? c->out : c->in)[hki_tcp_at(c, l->channel, l->peer, l->index)] = l;
     return true;
 }
 

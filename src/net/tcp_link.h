@@ -5,7 +5,8 @@
  * A lane's sender dials a socket on first use. Messages of any size go on it that way; small ones also the other way, from the higher to
  * the lower of its two ranks: a small exchange on one socket carries its acknowledgements along and takes about a third less time than on
  * two, while large ones are faster on two (measured over loopback). The lane's order is kept by the numbers of its messages. Notices travel
- * on any socket in both directions. Back-pressure is TCP's own: a few complete messages are read ahead, the rest stays in the socket.
+ * on any socket in both directions. Large messages may go on several sockets, each on the one with the least to do, for links that one
+ * stream does not fill. Back-pressure is TCP's own: a few complete messages are read ahead, the rest stays in the socket.
  *
  *     out  dialled here; sends DATA, and CALL, FAIL, GOODBYE, WAIT; receives the latter and small DATA
  *     in   accepted here; the mirror image
@@ -28,6 +29,7 @@ typedef struct hki_remote_comm hki_tcp_comm; /* of a communicator */
 
 typedef enum hki_link_state { HKI_DIALLING, HKI_GREETING, HKI_PARKED, HKI_UP, HKI_CLOSED } hki_link_state;
 
+#define HKI_SOCKETS 4     /* most sockets of a lane's direction */
 #define HKI_BACKWARD 4096 /* bytes of the largest message that goes on a socket the other end has dialled */
 
 /* A message on its way out: payload copied, or lent by its sender until it has left for the kernel; *unsent counts such. */
@@ -47,7 +49,7 @@ typedef struct hki_link {
     bool told_end;                 /* our notice went out on it */
     uint32_t refused;              /* out: attempts in a row that were refused */
     bool goodbye;                  /* the peer said it; what follows is no failure */
-    uint32_t peer, channel;
+    uint32_t peer, channel, index; /* index: which of the sockets of its direction */
     uint64_t since_us;             /* of the current state */
     uint32_t address;              /* out: which of the peer's addresses is being tried */
     hki_tcp_hello hello;           /* in: what was said */
@@ -91,8 +93,9 @@ struct hki_remote_comm {
     hki_tcp *tcp;
     hki_shape shape;
     hki_peer *const *peers;
-    hki_link **out, **in;          /* [channel * ranks + peer] */
-    hki_expected *expected;        /* likewise */
+    hki_link **out, **in;          /* by hki_tcp_at */
+    uint32_t sockets;              /* each way, for large messages */
+    hki_expected *expected;        /* [channel * ranks + peer] */
     hki_record *own;               /* HKI_KNOWN, by sequence */
     uint64_t entered;
     hki_record *known;             /* [peer * HKI_KNOWN + seq % HKI_KNOWN] */
@@ -122,6 +125,11 @@ struct hki_remote_end {
     bool paced;                    /* something waits for the bucket */
 };
 
+static inline size_t hki_tcp_at(const hki_tcp_comm *c, uint32_t channel, uint32_t peer, uint32_t index)
+{
+    return ((size_t)channel * c->shape.ranks + peer) * HKI_SOCKETS + index;
+}
+
 /* ---- tcp_link.c */
 hki_link *hki_link_new(hki_tcp *, int fd, bool out, hki_link_state);
 void hki_link_free(hki_link *);
@@ -141,7 +149,7 @@ bool hki_link_attach(hki_link *, hki_tcp_comm *);
 /* The memory of calls is their callers' again: nothing is stored there or read from there any more. */
 void hki_tcp_let_go(hki_tcp_comm *);
 /* ---- tcp.c */
-hki_link *hki_tcp_dial_rank(hki_tcp_comm *, uint32_t peer, uint32_t channel);
+hki_link *hki_tcp_dial_rank(hki_tcp_comm *, uint32_t peer, uint32_t channel, uint32_t index);
 void hki_tcp_greeted(hki_link *); /* a hello came on an accepted link */
 size_t hki_tcp_allowance(hki_tcp *, size_t want);
 /* ---- tcp_port.c */

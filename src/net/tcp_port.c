@@ -8,16 +8,31 @@
 
 #define LENT 16384 /* bytes from which a payload is worth lending */
 
-static hki_link *dialled(const hki_tcp_port_t *p, uint32_t peer) { return p->comm->out[p->channel * p->port.ranks + peer]; }
-static hki_link *accepted(const hki_tcp_port_t *p, uint32_t peer) { return p->comm->in[p->channel * p->port.ranks + peer]; }
+#define MANY 65536 /* bytes from which a message may open another socket */
+
+static hki_link *dialled(const hki_tcp_port_t *p, uint32_t peer, uint32_t k) { return p->comm->out[hki_tcp_at(p->comm, p->channel, peer, k)]; }
+static hki_link *accepted(const hki_tcp_port_t *p, uint32_t peer, uint32_t k) { return p->comm->in[hki_tcp_at(p->comm, p->channel, peer, k)]; }
+
+/* Of the sockets there are, the one with the least to do; another one if all are busy and the message is large. */
+static hki_link *least_busy(hki_tcp_port_t *p, uint32_t peer, size_t bytes)
+{
+    hki_link *best = NULL;
+    for (uint32_t k = 0; k < p->comm->sockets; k++) {
+        hki_link *l = dialled(p, peer, k);
+        if (!l && (k == 0 || (bytes >= MANY && best->q_used))) l = hki_tcp_dial_rank(p->comm, peer, p->channel, k);
+        if (!l) break;
+        if (!best || (l->state == HKI_UP && l->q_used < best->q_used)) best = l;
+        if (!best->q_used) break;
+    }
+    return best;
+}
 
 /* The link that a message goes out on. */
 static hki_link *route(hki_tcp_port_t *p, uint32_t peer, size_t bytes)
 {
-    hki_link *in = p->port.rank > peer && bytes <= HKI_BACKWARD ? accepted(p, peer) : NULL;
+    hki_link *in = p->port.rank > peer && bytes <= HKI_BACKWARD ? accepted(p, peer, 0) : NULL;
     if (in && in->state == HKI_UP && bytes <= in->queue_room) return in;
-    hki_link *out = dialled(p, peer);
-    return out ? out : hki_tcp_dial_rank(p->comm, peer, p->channel);
+    return least_busy(p, peer, bytes);
 }
 
 static uint32_t tail(const hki_tcp_port_t *p, const hki_link *l) { return (l->q_first + l->q_used) % p->comm->shape.slots; }
@@ -76,6 +91,16 @@ static uint64_t commit(hki_port *port, const hki_outgoing *o)
     return lent && *unsent ? p->mark : 0;
 }
 
+static uint32_t waiting_on(const hki_link *l) { return l && l->state != HKI_CLOSED ? l->q_used : 0; }
+
+static uint32_t unread(hki_port *port, uint32_t peer)
+{
+    const hki_tcp_port_t *p = (hki_tcp_port_t *)port;
+    uint32_t n = waiting_on(accepted(p, peer, 0));
+    for (uint32_t k = 0; k < HKI_SOCKETS; k++) n += waiting_on(dialled(p, peer, k));
+    return n;
+}
+
 /* What was lent is settled once the kernel has it. */
 static bool settled(hki_port *port, uint64_t mark, bool up_to)
 {
@@ -85,7 +110,7 @@ static bool settled(hki_port *port, uint64_t mark, bool up_to)
     for (uint64_t m = first; m <= mark; m++) {
         if (!p->unsent[m % HKI_LENDS]) continue;
         for (uint32_t r = 0; r < port->ranks; r++)
-            if (dialled(p, r) && dialled(p, r)->q_used) return port->holder = r, false;
+            if (unread(port, r)) port->holder = r;
         return false;
     }
     return true;
@@ -93,20 +118,28 @@ static bool settled(hki_port *port, uint64_t mark, bool up_to)
 
 static bool lendable(hki_port *port, const void *memory, size_t bytes) { return bytes >= LENT; }
 
-/* The link whose oldest complete message is the next of the lane. */
+/* Is the next message of the lane the oldest complete one of this link? */
+static bool next_on(const hki_tcp_port_t *p, uint32_t peer, const hki_link *l)
+{
+    return l && l->complete && l->frame[l->first].extra == p->taken[peer] + 1;
+}
+
 static hki_link *holding(const hki_tcp_port_t *p, uint32_t peer)
 {
-    hki_link *const links[] = {accepted(p, peer), dialled(p, peer)};
-    for (unsigned i = 0; i < HKI_COUNT(links); i++)
-        if (links[i] && links[i]->complete && links[i]->frame[links[i]->first].extra == p->taken[peer] + 1) return links[i];
-    return NULL;
+    for (uint32_t k = 0; k < HKI_SOCKETS; k++)
+        if (next_on(p, peer, accepted(p, peer, k))) return accepted(p, peer, k);
+    return next_on(p, peer, dialled(p, peer, 0)) ? dialled(p, peer, 0) : NULL;
+}
+
+static void read_some(hki_link *l)
+{
+    if (l && l->state == HKI_UP && l->complete < HKI_READ_AHEAD) hki_link_read(l);
 }
 
 static hki_link *look(const hki_tcp_port_t *p, uint32_t peer)
 {
-    hki_link *const links[] = {accepted(p, peer), dialled(p, peer)};
-    for (unsigned i = 0; i < HKI_COUNT(links); i++)
-        if (links[i] && links[i]->state == HKI_UP && (i == 0 || peer > p->port.rank) && links[i]->complete < HKI_READ_AHEAD) hki_link_read(links[i]);
+    for (uint32_t k = 0; k < HKI_SOCKETS; k++) read_some(accepted(p, peer, k));
+    if (peer > p->port.rank) read_some(dialled(p, peer, 0));
     return holding(p, peer);
 }
 
@@ -142,16 +175,6 @@ static void release(hki_port *port, uint32_t peer)
     l->first = (l->first + 1) % HKI_READ_AHEAD;
     l->complete--;
     if (was_full) hki_link_read(l); /* what waited in the inbox or the socket */
-}
-
-static uint32_t unread(hki_port *port, uint32_t peer)
-{
-    hki_tcp_port_t *p = (hki_tcp_port_t *)port;
-    hki_link *const links[] = {dialled(p, peer), accepted(p, peer)};
-    uint32_t n = 0;
-    for (unsigned i = 0; i < HKI_COUNT(links); i++)
-        if (links[i] && links[i]->state != HKI_CLOSED) n += links[i]->q_used;
-    return n;
 }
 
 static void close_port(hki_port *port)

@@ -28,6 +28,7 @@ static const hki_knob knobs[] = {
     {"HOCKET_SOCKET_IFNAME", "prefixes or CIDR, ^ excludes, = exact", "network interfaces to use"},
     {"HOCKET_HOST_KEY", "any text", "ranks with equal keys count as one host; hocket run --hosts-of sets it"},
     {"HOCKET_PACE", "1gbit, 100mbit, 125M", "limit of this rank's TCP rate; hocket run --pace sets it"},
+    {"HOCKET_SOCKETS", "1 to 4", "TCP connections each way between two ranks for large messages; default 1; more for links that one stream does not fill"},
     {"HOCKET_SOCKBUF", "bytes", "socket buffer sizes; default the kernel's own tuning"},
     {"HOCKET_NOW_FD", "descriptor", "where hocket run reads what each rank is doing; set by it"},
     {"HOCKET_NOW_SLOT", "number", "this rank's record there; set by hocket run"},

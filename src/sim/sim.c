@@ -53,6 +53,7 @@ typedef struct rank {
     /* Memory lent, and what the last reserve decided. */
     uint64_t mark;
     uint32_t *lent_readers; /* [mark % LENDS][destination]: number of the message that lent it, 0: none */
+    struct expected { uint8_t *place; size_t bytes; uint64_t fingerprint; uint32_t number; } *expected; /* by rank */
     bool lending, *putting; /* putting: by position in the message's list of peers */
     /* Storage of the run. */
     uint8_t *temp, *done;
@@ -72,6 +73,7 @@ struct hki_sim {
     line *lines;
     uint8_t *slots;
     uint32_t *slot_readers, *lent_readers;
+    struct expected *expected;
     bool *putting;
     reader *readers;
     const void **sources;
@@ -214,6 +216,22 @@ static hki_go reserve(hki_port *port, const hki_outgoing *o, hki_places *places)
     return HKI_GO;
 }
 
+/* A message that its reader expects may be stored there from now on, long before it is seen. */
+static bool store_expected(rank *k, uint32_t peer, const hki_outgoing *o, uint32_t number)
+{
+    const struct expected *e = &k->sim->ranks[peer].expected[k->port.rank];
+    if (!e->place || e->number != number || e->bytes != o->bytes || e->fingerprint != o->fingerprint || !chance(k->sim)) return false;
+    memcpy(e->place, k->lending ? o->lent : k->slots + (size_t)k->slot * k->port.slot_bytes, o->bytes);
+    return true;
+}
+
+static void expect(hki_port *port, uint32_t peer, void *place, size_t bytes, uint64_t fingerprint)
+{
+    rank *k = (rank *)port;
+    const lane *l = lane_of(k->sim, peer, port->rank);
+    if (l->sent <= l->taken) k->expected[peer] = (struct expected){place, bytes, fingerprint, l->taken + 1};
+}
+
 static uint64_t commit(hki_port *port, const hki_outgoing *o)
 {
     rank *k = (rank *)port;
@@ -227,6 +245,7 @@ static uint64_t commit(hki_port *port, const hki_outgoing *o)
         const bool in_slot = o->bytes && !k->lending && !k->putting[i];
         *m = (line){.seen = s->now + delay(s), .free = HKI_SIM_NEVER, .fingerprint = o->fingerprint, .bytes = (uint32_t)o->bytes,
                     .slot = in_slot ? k->slot : NO_SLOT, .placed = k->putting[i], .lent = k->lending && !k->putting[i] ? o->lent : NULL};
+        if (!m->placed && store_expected(k, o->peers[i], o, number)) m->placed = true;
         if (o->n == 1) m->wish = (hki_sim_wish){o->wanted, o->wanted_bytes, o->window, o->wanted_ordinal};
         m->seen = l->last_seen = hki_max(m->seen, l->last_seen);
         if (number == l->taken + 1) s->ranks[o->peers[i]].wake = hki_min(s->ranks[o->peers[i]].wake, m->seen);
@@ -277,6 +296,7 @@ static void release(hki_port *port, uint32_t peer)
     hki_sim *s = k->sim;
     lane *l = lane_of(s, peer, port->rank);
     line *m = line_of(l, ++l->taken);
+    k->expected[peer].place = NULL;
     m->free = l->last_free = hki_max(s->now + delay(s), l->last_free);
     s->ranks[peer].wake = hki_min(s->ranks[peer].wake, m->free);
     port->stats.messages_received++;
@@ -293,7 +313,7 @@ static uint32_t unread(hki_port *port, uint32_t peer)
 
 static void close_port(hki_port *port) { }
 
-static const hki_port_ops ops = {reserve, NULL, commit, settled, lendable, peek, NULL, release, unread, close_port};
+static const hki_port_ops ops = {reserve, NULL, commit, settled, lendable, peek, expect, release, unread, close_port};
 
 /* When something on its way reaches rank r next. Only the first untaken message of a lane can make a difference. */
 static uint64_t next_change(hki_sim *s, uint32_t r)
@@ -450,6 +470,7 @@ void hki_sim_reset(hki_sim *s, uint64_t seed, hki_sim_executor executor)
         k->verdict = (hki_sim_verdict){.waiting_for = UINT32_MAX, .culprit = UINT32_MAX};
         k->wake = hki_prng_below(&s->prng, s->params.jitter_us + 1);
         k->mark = 0;
+        memset(k->expected, 0, P * sizeof *k->expected);
         memset(k->lent_readers, 0, (s->params.lends ? LENDS : 1) * P * sizeof *k->lent_readers);
         k->steps_done = k->slot = k->messages = k->payloads = 0;
         k->stall_from = k->stall_to = 0;
@@ -474,13 +495,14 @@ hki_sim *hki_sim_create(const hki_sim_params *p)
     s->slot_readers = hki_alloc(P * S * sizeof *s->slot_readers);
     s->lent_readers = hki_alloc(P * (p->lends ? LENDS : 1) * P * sizeof *s->lent_readers);
     s->putting = hki_alloc(P * P * sizeof *s->putting);
+    s->expected = hki_alloc(P * P * sizeof *s->expected);
     s->readers = hki_alloc(P * S * P * sizeof *s->readers);
     s->sources = hki_alloc(2 * P * sizeof *s->sources);
     s->places = hki_alloc((P + 1) * sizeof *s->places);
     s->marks = hki_alloc((P + 1) * sizeof *s->marks);
     s->lacks = hki_alloc(P * P * sizeof *s->lacks);
     s->text = p->transcript_bytes ? hki_alloc(p->transcript_bytes) : NULL;
-    if (!s->ranks || !s->lanes || !s->lines || !s->slots || !s->slot_readers || !s->lent_readers || !s->putting || !s->readers || !s->sources || !s->places ||
+    if (!s->ranks || !s->lanes || !s->lines || !s->slots || !s->slot_readers || !s->lent_readers || !s->putting || !s->expected || !s->readers || !s->sources || !s->places ||
         !s->marks || !s->lacks || (p->transcript_bytes && !s->text)) {
         hki_sim_destroy(s);
         return NULL;
@@ -492,6 +514,7 @@ hki_sim *hki_sim_create(const hki_sim_params *p)
         s->ranks[r].readers = s->readers + r * S * P;
         s->ranks[r].lent_readers = s->lent_readers + r * (p->lends ? LENDS : 1) * P;
         s->ranks[r].putting = s->putting + r * P;
+        s->ranks[r].expected = s->expected + r * P;
         s->ranks[r].lacks = s->lacks + r * P;
     }
     hki_sim_reset(s, p->seed, p->executor);
@@ -512,6 +535,7 @@ void hki_sim_destroy(hki_sim *s)
     hki_free(s->slot_readers);
     hki_free(s->lent_readers);
     hki_free(s->putting);
+    hki_free(s->expected);
     hki_free(s->readers);
     hki_free(s->sources);
     hki_free(s->places);
