@@ -274,7 +274,8 @@ static inline hki_go flat_fold(hki_run *r, const hki_step *s, const hki_ready *y
         if (go != HKI_GO) return go;
     }
     void *dst = r->base[s->slice.buf] + y->at;
-    if (y->elems <= HKI_FEW && g->fold.few && hki_fp_plain()) g->fold.few(dst, r->sources, s->nsrc, y->elems, &g->plan->call.red, s->finish);
+    const bool few = y->elems <= HKI_FEW && s->nsrc > 1 && g->fold.few && hki_fp_plain();
+    if (few) g->fold.few(dst, r->sources, s->nsrc, y->elems, &g->plan->call.red, s->finish);
     else hki_fold_by(g->fold, &dst, 1, r->sources, s->nsrc, y->elems, &g->plan->call.red, s->finish);
     for (uint32_t k = 0; k < s->nsrc; k++)
         if (src[k].buf == HKI_MSG) r->port->ops->release(r->port, src[k].first);

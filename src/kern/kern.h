@@ -52,7 +52,7 @@ const char *hki_kern_isa(void);
 /* Is (dtype, op, finish) defined at all? BAND, BOR, BXOR: integers; HKI_FINISH_SCALE: floats; everything else is. */
 bool hki_fold_supported(hk_dtype dtype, const hki_reduction *r);
 
-/* The same for one destination and up to HKI_FEW elements: scalar, a matter of instructions. */
+/* The same for one destination, two sources or more and up to HKI_FEW elements: scalar, a matter of instructions. */
 typedef void (*hki_few_fn)(void *dst, const void *const *src, unsigned nsrc, size_t count, const hki_reduction *r, bool apply_finish);
 #define HKI_FEW 8
 

@@ -374,6 +374,32 @@ static void every_half(void **state)
     }
 }
 
+/* Past the caches, with and without a destination in them, and element by element: the same bits, and no more of them. */
+static void other_ways(hk_dtype t, const hki_reduction *r, const void *const *src, unsigned nsrc, size_t n, const void *ref)
+{
+    static uint8_t outs_[3][2003 * 8 + 128];
+    const hki_folder f = hki_fold_find(t, r);
+    const size_t size = hk_dtype_size(t), counts_[] = {1, 2, 3, HKI_FEW, n};
+    for (size_t c = 0; c < HKI_COUNT(counts_); c++)
+        for (int near = 0; near < 2; near++) {
+            const size_t bytes = counts_[c] * size, off = c % 2 ? size : 64;
+            void *far[] = {outs_[0] + off, outs_[1] + 64};
+            memset(outs_, 0xa5, sizeof outs_);
+            hki_fold_far(f, size, near ? outs_[2] + off : NULL, far, 2, src, nsrc, counts_[c], r, true);
+            for (int k = 0; k < 2 + near; k++) {
+                const uint8_t *got = k == 1 ? outs_[1] + 64 : outs_[k] + off;
+                assert_memory_equal(got, ref, bytes);
+                assert_int_equal(got[bytes], 0xa5);
+                assert_int_equal(got[-1], 0xa5);
+            }
+            if (!f.few || counts_[c] > HKI_FEW || nsrc < 2) continue;
+            memset(outs_, 0xa5, sizeof outs_);
+            f.few(far[0], src, nsrc, counts_[c], r, true);
+            assert_memory_equal(far[0], ref, bytes);
+            assert_int_equal(((uint8_t *)far[0])[bytes], 0xa5);
+        }
+}
+
 static void same_bits_fold(hk_dtype t, const hki_reduction *r, unsigned nsrc, const char *name)
 {
     enum { N = 2003 };
@@ -393,6 +419,7 @@ static void same_bits_fold(hk_dtype t, const hki_reduction *r, unsigned nsrc, co
     hki_kern_init(name);
     hki_fold(t, &e, 1, src, nsrc, N, r, true);
     assert_memory_equal(ref, out, N * hk_dtype_size(t));
+    other_ways(t, r, src, nsrc, N, ref);
 }
 
 static void same_bits(void **state)
@@ -570,6 +597,10 @@ static void copy_one(size_t n, size_t from, size_t to)
     buffer_reset(&out);
     for (size_t i = 0; i < n; i++) s[i] = (unsigned char)((seed + i * 0x9e3779b97f4a7c15u) >> 56);
     hki_copy(d, s, n);
+    assert_memory_equal(d, s, n);
+    assert_guards(&out, to, n);
+    memset(d, 0, n);
+    hki_copy_far(d, s, n);
     assert_memory_equal(d, s, n);
     assert_guards(&out, to, n);
 }
