@@ -50,7 +50,7 @@ static void choose_slots(hk_comm *comm, bool crowded)
     s->crowded = crowded;
     s->sockets = comm->settings.sockets;
     s->slots = comm->settings.slots;
-    const size_t usual = crowded ? (size_t)256 << 10 : comm->any_tcp ? (size_t)512 << 10 : (size_t)64 << 10;
+    const size_t usual = !comm->any_tcp ? (size_t)64 << 10 : crowded ? (size_t)256 << 10 : (size_t)512 << 10;
     s->slot_bytes = comm->settings.slot_bytes ? comm->settings.slot_bytes : usual;
     s->slot_bytes = hki_max(s->slot_bytes, (size_t)s->ranks * HKI_LINE);
 }

@@ -17,7 +17,7 @@ static const hki_knob knobs[] = {
     {"HOCKET_EXECUTOR", "auto, inline, event", "how plans are run"},
     {"HOCKET_DETERMINISM", "run, strict", "strict: results do not depend on algorithm, chunking or transport"},
     {"HOCKET_ISA", "ref, avx2, ...", "instruction set of the payload kernels; default the best this CPU has"},
-    {"HOCKET_SLOT_BYTES", "bytes, 4096 to 4194304", "largest message; default 64 KiB, 512 KiB when TCP is used, 256 KiB when ranks outnumber CPUs"},
+    {"HOCKET_SLOT_BYTES", "bytes, 4096 to 4194304", "largest message; default 64 KiB; when TCP is used 512 KiB, 256 KiB if ranks outnumber CPUs"},
     {"HOCKET_SLOTS", "2 to 64", "messages in flight per channel; default 8"},
     {"HOCKET_RANK", "number", "this rank; set by hocket run"},
     {"HOCKET_RANKS", "number", "ranks in the job; set by hocket run"},

@@ -48,14 +48,13 @@ static const rule rules[] = {
     {HKI_REDUCE_SCATTER, FAR, ANY, SIZE_MAX, "ring"},
     {HKI_REDUCE_SCATTER_V, ALL, ANY, SIZE_MAX, "direct"},
 
-    {HKI_BROADCAST, FAR, 3, SIZE_MAX, "binomial"},
+    {HKI_BROADCAST, FAR, 3, MIB(1), "binomial"},
     {HKI_BROADCAST, FAR, ANY, KIB(256), "binomial"},
     {HKI_BROADCAST, FAR, ANY, SIZE_MAX, "scatter_all_gather"},
     {HKI_BROADCAST, NEAR, ANY, SIZE_MAX, "binomial"},
     {HKI_REDUCE, ALL, ANY, SIZE_MAX, "binomial"},
 
-    {HKI_ALL_TO_ALL, NEAR, 3, SIZE_MAX, "pairwise"},
-    {HKI_ALL_TO_ALL, NEAR, ANY, KIB(16), "bruck"},
+    {HKI_ALL_TO_ALL, NEAR, ANY, KIB(16), "direct"},
     {HKI_ALL_TO_ALL, HKI_FAR_CROWDED, ANY, KIB(64), "bruck"},
     {HKI_ALL_TO_ALL, HKI_FAR, ANY, KIB(2), "bruck"},
     {HKI_ALL_TO_ALL, ALL, ANY, SIZE_MAX, "pairwise"},
