@@ -45,6 +45,7 @@ typedef struct pair {
     const _Atomic uint32_t *asleep; /* does anybody there sleep? */
     hki_view *view;
     const uint8_t *ring;            /* its ring of payload */
+    uint64_t touched;               /* lines of it that are mapped here */
 } pair;
 
 typedef struct reader { uint32_t peer, seq; } reader;
@@ -294,11 +295,11 @@ static bool reclaim(shm_port *p)
 }
 
 /* The ring's first turn takes memory from the system, in larger portions than pages. */
-static __attribute__((noinline)) void touch_ring(shm_port *p, uint64_t end)
+static uint64_t touch_ring(const shm_port *p, const uint8_t *ring, uint64_t touched, uint64_t end, bool write)
 {
     const uint64_t to = hki_min(p->ring_lines, hki_round_up(end, HKI_SHM_RING / 4 / HKI_LINE));
-    hki_populate(p->ring + p->touched * HKI_LINE, (to - p->touched) * HKI_LINE);
-    p->touched = to;
+    hki_populate((uint8_t *)(uintptr_t)ring + touched * HKI_LINE, (to - touched) * HKI_LINE, write);
+    return to;
 }
 
 /* Room for n lines in one piece, at the head or, if they would wrap, at the ring's beginning. false: readers have to go on first. */
@@ -314,7 +315,8 @@ static bool make_room(shm_port *p, uint64_t n)
     while (p->first != p->last && (p->last - p->first == HKI_SHM_LINES || begin + n - p->parcels[p->first % HKI_SHM_LINES].begin > size))
         if (!reclaim(p)) return false;
     p->head = begin;
-    if (HKI_UNLIKELY((begin & (size - 1)) + n > p->touched)) touch_ring(p, (begin & (size - 1)) + n);
+    const uint64_t end = (begin & (size - 1)) + n;
+    if (HKI_UNLIKELY(end > p->touched)) p->touched = touch_ring(p, p->ring, p->touched, end, true);
     return true;
 }
 
@@ -569,13 +571,15 @@ static __attribute__((noinline)) bool locate(shm_port *p, uint32_t peer, const l
 
 static __attribute__((noinline)) hki_go peek_outside(shm_port *p, uint32_t peer, const line *l, hki_msg *m)
 {
-    const pair *q = &p->pairs[peer];
+    pair *q = &p->pairs[peer];
     const uint32_t bytes = l->bytes, place = l->place;
     m->bytes = bytes;
     m->placed = false;
     m->fingerprint = l->fingerprint;
     m->mask = UINT64_MAX;
     if (HKI_LIKELY(!l->wanted && place < p->ring_lines && bytes <= p->port.slot_bytes && (p->ring_lines - place) * HKI_LINE >= bytes)) {
+        const uint64_t end = place + (bytes + HKI_LINE - 1) / HKI_LINE;
+        if (HKI_UNLIKELY(end > q->touched)) q->touched = touch_ring(p, q->ring, q->touched, end, false);
         m->data = q->ring + (size_t)place * HKI_LINE;
     } else if (bytes > p->port.slot_bytes || !locate(p, peer, l, place, m)) {
         hki_port_break(&p->port, HK_CORRUPT, peer);

@@ -81,9 +81,8 @@ bool hki_map_private_over(void *at, size_t bytes)
     return mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) != MAP_FAILED;
 }
 
-#ifndef MADV_POPULATE_WRITE
-#define MADV_POPULATE_WRITE 23 /* Linux 5.14; before, the pages come one by one */
-#endif
-void hki_populate(void *at, size_t bytes) { madvise(at, bytes, MADV_POPULATE_WRITE); }
+/* Linux 5.14; before, the pages come one by one. */
+enum { POPULATE_READ = 22, POPULATE_WRITE = 23 };
+void hki_populate(void *at, size_t bytes, bool write) { madvise(at, bytes, write ? POPULATE_WRITE : POPULATE_READ); }
 
 void hki_advise_huge(void *at, size_t bytes) { madvise(at, bytes, MADV_HUGEPAGE); }

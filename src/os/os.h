@@ -82,7 +82,8 @@ uint64_t hki_inode(int fd);
 bool hki_map_over(void *at, size_t bytes, int fd, uint64_t offset);
 bool hki_map_private_over(void *at, size_t bytes);
 void hki_advise_huge(void *at, size_t bytes); /* where the system allows */
-void hki_populate(void *at, size_t bytes);    /* makes the pages be there, in one call instead of a fault each; whole pages */
+/* Makes the pages be there, to be written or only to be read, in one call instead of a fault each; whole pages. */
+void hki_populate(void *at, size_t bytes, bool write);
 
 /* ---- Local sockets (abstract names: nothing in the file system) */
 int hki_unix_listen(const char *name, int backlog);
