@@ -33,6 +33,8 @@ _Static_assert(sizeof(line) == 2 * HKI_LINE, "two cache lines");
 
 static inline uint8_t *inside(line *l, size_t bytes) { return bytes <= HKI_SHM_SMALL ? l->small : l->payload; }
 
+static inline uint64_t lines_for(size_t bytes) { return (bytes + HKI_LINE - 1) / HKI_LINE; } /* of the ring */
+
 typedef struct ack { _Alignas(HKI_LINE) _Atomic uint32_t seq; } ack;
 
 /* Both directions between this rank and one peer. */
@@ -69,7 +71,7 @@ typedef struct shm_port {
     uint64_t ring_lines, usual_lines; /* usual: what is used of it unless more is needed */
     uint64_t touched;            /* lines that have memory behind them */
     uint64_t head;               /* where the next one goes */
-    uint64_t first, last;        /* messages not yet reclaimed: parcels[first % PARCELS ...) */
+    uint64_t first, last;        /* messages not yet reclaimed: parcels[first % HKI_SHM_LINES ...) */
     struct parcel { uint64_t begin; uint32_t readers; } parcels[HKI_SHM_LINES];
     reader *readers;             /* per parcel `ranks` entries */
     wish *theirs, *ours;         /* WISHES per peer; kept by who may put, and by who wants */
@@ -248,28 +250,22 @@ static __attribute__((noinline)) bool meet(shm_port *p, uint32_t peer)
 
 static inline bool met(shm_port *p, uint32_t peer) { return p->pairs[peer].in || meet(p, peer); }
 
-/* Stores what the peer looks for, and wakes it if it sleeps. One of the two sees the other: see area.h. */
-static inline void publish64(shm_port *p, pair *q, _Atomic uint64_t *at, uint64_t value)
+static inline void wake(const shm_port *p, const pair *q)
 {
-    if (q->light) {
-        atomic_store_explicit(at, value, memory_order_release);
-        atomic_signal_fence(memory_order_seq_cst);
-    } else {
-        atomic_store(at, value);
-    }
     if (HKI_UNLIKELY(atomic_load(q->asleep)) && q->view) hki_bell_ring(p->area->bell, q->view->bell);
 }
 
-static inline void publish32(shm_port *p, pair *q, _Atomic uint32_t *at, uint32_t value)
-{
-    if (q->light) {
-        atomic_store_explicit(at, value, memory_order_release);
-        atomic_signal_fence(memory_order_seq_cst);
-    } else {
-        atomic_store(at, value);
-    }
-    if (HKI_UNLIKELY(atomic_load(q->asleep)) && q->view) hki_bell_ring(p->area->bell, q->view->bell);
-}
+/* Stores what the peer looks for, a word or an ack, and wakes it if it sleeps. One of the two sees the other: see area.h. */
+#define PUBLISH(p, q, at, value)                                         \
+    do {                                                                 \
+        if ((q)->light) {                                                \
+            atomic_store_explicit(at, value, memory_order_release);      \
+            atomic_signal_fence(memory_order_seq_cst);                   \
+        } else {                                                         \
+            atomic_store(at, value);                                     \
+        }                                                                \
+        wake(p, q);                                                      \
+    } while (0)
 
 /* Has peer acknowledged message seq? Looks at the peer's memory only when what was seen last does not settle it. */
 static bool passed(shm_port *p, uint32_t peer, uint32_t seq)
@@ -283,14 +279,30 @@ static bool passed(shm_port *p, uint32_t peer, uint32_t seq)
     return (int32_t)(q->acked - seq) >= 0;
 }
 
+/* Have all readers of a message passed it? */
+static bool all_passed(shm_port *p, uint64_t parcel)
+{
+    struct parcel *c = &p->parcels[parcel % HKI_SHM_LINES];
+    const reader *r = p->readers + (parcel % HKI_SHM_LINES) * p->port.ranks;
+    for (; c->readers; c->readers--)
+        if (!passed(p, r[c->readers - 1].peer, r[c->readers - 1].seq)) return p->port.holder = r[c->readers - 1].peer, false;
+    return true;
+}
+
 /* Takes back the oldest parcel if all its readers have passed it. */
 static bool reclaim(shm_port *p)
 {
-    struct parcel *c = &p->parcels[p->first % HKI_SHM_LINES];
-    const reader *r = p->readers + (p->first % HKI_SHM_LINES) * p->port.ranks;
-    for (; c->readers; c->readers--)
-        if (!passed(p, r[c->readers - 1].peer, r[c->readers - 1].seq)) return p->port.holder = r[c->readers - 1].peer, false;
+    if (!all_passed(p, p->first)) return false;
     p->first++;
+    return true;
+}
+
+/* No line is left for another message to peer, which has to go on first. */
+static inline bool is_full(shm_port *p, uint32_t peer)
+{
+    const pair *q = &p->pairs[peer];
+    if (HKI_LIKELY(q->sent - q->acked < HKI_SHM_LINES) || passed(p, peer, q->sent + 1 - HKI_SHM_LINES)) return false;
+    p->port.holder = peer;
     return true;
 }
 
@@ -363,7 +375,7 @@ static __attribute__((noinline)) hki_go reserve_outside(shm_port *p, const hki_o
 {
     if (o->lent && o->bytes >= HKI_SHM_LENT) hki_segment_find(p->area->segment, o->lent, o->bytes, &p->lent_at);
     /* Even what is lent or put takes its turn among the parcels. */
-    if (!make_room(p, p->lent_at ? 0 : (o->bytes + HKI_LINE - 1) / HKI_LINE)) return HKI_NOT_YET;
+    if (!make_room(p, p->lent_at ? 0 : lines_for(o->bytes))) return HKI_NOT_YET;
     const uint32_t put = find_wanted(p, o, places->at + 1);
     if (put == o->n || p->lent_at) { /* no copy of ours */
         memmove(places->at, places->at + 1, put * sizeof *places->at);
@@ -380,16 +392,13 @@ static hki_go reserve(hki_port *port, const hki_outgoing *o, hki_places *places)
 {
     shm_port *p = (shm_port *)port;
     HKI_ASSERT(o->bytes <= port->slot_bytes);
-    for (uint32_t i = 0; i < o->n; i++) {
-        const pair *q = &p->pairs[o->peers[i]];
-        if (HKI_UNLIKELY(q->sent - q->acked >= HKI_SHM_LINES) && !passed(p, o->peers[i], q->sent + 1 - HKI_SHM_LINES))
-            return port->holder = o->peers[i], HKI_NOT_YET;
-    }
+    for (uint32_t i = 0; i < o->n; i++)
+        if (is_full(p, o->peers[i])) return HKI_NOT_YET;
     places->n = places->near = 1;
     p->lent_at = 0;
     if (o->bytes > HKI_SHM_INLINE) {
         if (o->lent || o->ordinal) return reserve_outside(p, o, places);
-        if (!make_room(p, (o->bytes + HKI_LINE - 1) / HKI_LINE)) return HKI_NOT_YET;
+        if (!make_room(p, lines_for(o->bytes))) return HKI_NOT_YET;
         places->at[0] = head_of(p);
         return HKI_GO;
     }
@@ -427,7 +436,7 @@ static void commit_inline(shm_port *p, const hki_outgoing *o)
         if (o->n > 1) copy_words(inside(l, o->bytes), p->scratch, o->bytes);
         l->bytes = (uint32_t)o->bytes;
         l->place = INLINE;
-        publish64(p, q, &l->word, seq | o->fingerprint << 32);
+        PUBLISH(p, q, &l->word, seq | o->fingerprint << 32);
     }
 }
 
@@ -441,25 +450,22 @@ static inline void store_small(uint8_t *to, const uint8_t *from, size_t bytes)
 static inline hki_go send_one(shm_port *p, uint32_t peer, const void *payload, size_t bytes, uint64_t fingerprint)
 {
     pair *q = &p->pairs[peer];
-    if (HKI_UNLIKELY(q->sent - q->acked >= HKI_SHM_LINES) && !passed(p, peer, q->sent + 1 - HKI_SHM_LINES)) return p->port.holder = peer, HKI_NOT_YET;
+    if (is_full(p, peer)) return HKI_NOT_YET;
     const uint32_t seq = ++q->sent;
     line *l = &q->out[seq % HKI_SHM_LINES];
     if (bytes == 8) memcpy(l->small, payload, 8);
     else store_small(inside(l, bytes), payload, bytes);
     l->bytes = (uint32_t)bytes;
     l->place = INLINE;
-    publish64(p, q, &l->word, seq | fingerprint << 32);
+    PUBLISH(p, q, &l->word, seq | fingerprint << 32);
     return HKI_GO;
 }
 
 static hki_go send_small(hki_port *port, const uint32_t *peers, uint32_t n, const void *payload, size_t bytes, uint64_t fingerprint)
 {
     shm_port *p = (shm_port *)port;
-    for (uint32_t i = 0; n > 1 && i < n; i++) { /* all or none */
-        const pair *q = &p->pairs[peers[i]];
-        if (HKI_UNLIKELY(q->sent - q->acked >= HKI_SHM_LINES) && !passed(p, peers[i], q->sent + 1 - HKI_SHM_LINES))
-            return port->holder = peers[i], HKI_NOT_YET;
-    }
+    for (uint32_t i = 0; n > 1 && i < n; i++) /* all or none */
+        if (is_full(p, peers[i])) return HKI_NOT_YET;
     for (uint32_t i = 0; i < n; i++)
         if (HKI_UNLIKELY(send_one(p, peers[i], payload, bytes, fingerprint) != HKI_GO)) return HKI_NOT_YET; /* n == 1 */
     port->stats.messages_sent += n;
@@ -483,14 +489,14 @@ static __attribute__((noinline)) uint64_t commit_outside(shm_port *p, const hki_
         tell_wish(p, o, seq, l);
         if (p->put_at[i]) l->place = PUT, l->at = p->put_at[i], put++;
         else r[readers++] = (reader){o->peers[i], seq};
-        publish64(p, q, &l->word, seq | o->fingerprint << 32);
+        PUBLISH(p, q, &l->word, seq | o->fingerprint << 32);
     }
     if (put) atomic_store_explicit(&hki_area_mine(p->area)->putting, 0u, memory_order_release);
     p->port.lent += o->bytes * (p->lent_at ? o->n : put);
     if (!readers) return 0;
     p->parcels[p->last++ % HKI_SHM_LINES] = (struct parcel){p->head, readers};
     if (p->lent_at) return p->last;
-    p->head += (o->bytes + HKI_LINE - 1) / HKI_LINE;
+    p->head += lines_for(o->bytes);
     return 0;
 }
 
@@ -508,10 +514,10 @@ static void commit_ring(shm_port *p, const hki_outgoing *o)
         l->fingerprint = o->fingerprint;
         l->wanted = 0;
         r[i] = (reader){o->peers[i], seq};
-        publish64(p, q, &l->word, seq | o->fingerprint << 32);
+        PUBLISH(p, q, &l->word, seq | o->fingerprint << 32);
     }
     p->parcels[p->last++ % HKI_SHM_LINES] = (struct parcel){p->head, o->n};
-    p->head += (o->bytes + HKI_LINE - 1) / HKI_LINE;
+    p->head += lines_for(o->bytes);
 }
 
 static uint64_t commit(hki_port *port, const hki_outgoing *o)
@@ -530,12 +536,7 @@ static bool settled(hki_port *port, uint64_t mark, bool up_to)
     shm_port *p = (shm_port *)port;
     while (up_to && p->first < mark)
         if (!reclaim(p)) return false;
-    if (p->first >= mark) return true;
-    struct parcel *c = &p->parcels[(mark - 1) % HKI_SHM_LINES];
-    const reader *r = p->readers + ((mark - 1) % HKI_SHM_LINES) * port->ranks;
-    for (; c->readers; c->readers--)
-        if (!passed(p, r[c->readers - 1].peer, r[c->readers - 1].seq)) return port->holder = r[c->readers - 1].peer, false;
-    return true;
+    return p->first >= mark || all_passed(p, mark - 1);
 }
 
 static bool lendable(hki_port *port, const void *memory, size_t bytes)
@@ -578,7 +579,7 @@ static __attribute__((noinline)) hki_go peek_outside(shm_port *p, uint32_t peer,
     m->fingerprint = l->fingerprint;
     m->mask = UINT64_MAX;
     if (HKI_LIKELY(!l->wanted && place < p->ring_lines && bytes <= p->port.slot_bytes && (p->ring_lines - place) * HKI_LINE >= bytes)) {
-        const uint64_t end = place + (bytes + HKI_LINE - 1) / HKI_LINE;
+        const uint64_t end = place + lines_for(bytes);
         if (HKI_UNLIKELY(end > q->touched)) q->touched = touch_ring(p, q->ring, q->touched, end, false);
         m->data = q->ring + (size_t)place * HKI_LINE;
     } else if (bytes > p->port.slot_bytes || !locate(p, peer, l, place, m)) {
@@ -633,7 +634,7 @@ static void release(hki_port *port, uint32_t peer)
         return;
     }
     if (HKI_UNLIKELY(l->place == LENT && bytes > HKI_SHM_INLINE)) check_lender(p, peer);
-    publish32(p, q, q->ack, seq);
+    PUBLISH(p, q, q->ack, seq);
 }
 
 static uint32_t unread(hki_port *port, uint32_t peer)

@@ -8,9 +8,9 @@
  *     slots   [channel]               a ring of payload, shared by the channel's destinations
  *
  * A line is 128 bytes: up to 112 bytes of payload, or where in the ring it is, and one word {32-bit sequence | 32 bits of fingerprint},
- * stored last with release order. Up to 48 bytes stand in the word's own cache line. Sequences start at 1 and only grow, so memory that was never written is never taken for a message. A
- * line is written again only when the reader's ack has passed it, a piece of the ring when every addressed reader's has. The ring has
- * room for shape.slots messages of the largest size at least.
+ * stored last with release order. Up to 48 bytes stand in the word's own cache line. Sequences start at 1 and only grow, so memory that
+ * was never written is never taken for a message. A line is written again only when the reader's ack has passed it, a piece of the ring
+ * when every addressed reader's has. The ring has room for shape.slots messages of the largest size at least.
  *
  * Between ranks that see each other's segments large messages go without a copy (net/lane.h): a line then names a place in the sender's
  * segment (lent) or, if the reader had told of a wish with an earlier message of its own, in the reader's (put).
