@@ -28,13 +28,10 @@ static bool room(void *vector, uint32_t want, uint32_t *have, size_t entry)
 
 static bool rooms(hki_program *g, const hki_plan *p)
 {
-    uint32_t peers = g->peers_room, srcs = g->srcs_room;
-    const bool ok = room(&g->steps, p->nsteps + 1, &g->steps_room, sizeof *g->steps) && room(&g->src_at, p->nsrcs + 1, &srcs, sizeof *g->src_at) &&
-                    room(&g->ordinal, p->npeers + 1, &peers, sizeof *g->ordinal) &&
-                    room(&g->count, 4 * p->call.ranks, &g->ranks_room, sizeof *g->count);
-    g->peers_room = peers;
-    g->srcs_room = srcs;
-    return ok;
+    return room(&g->steps, p->nsteps + 1, &g->steps_room, sizeof *g->steps) &&
+           room(&g->src_at, p->nsrcs + 1, &g->srcs_room, sizeof *g->src_at) &&
+           room(&g->ordinal, p->npeers + 1, &g->peers_room, sizeof *g->ordinal) &&
+           room(&g->count, 4 * p->call.ranks, &g->ranks_room, sizeof *g->count);
 }
 
 void hki_program_fini(hki_program *g)
@@ -97,8 +94,7 @@ static void place(hki_program *g, uint32_t i)
     y->at = start_of(g, s->slice);
 }
 
-/* Per rank: messages sent to it, received from it, index + 1 of the first SEND to it, and of the last
- * step that reads a message from it. */
+/* Per rank: messages sent to it, received from it, index + 1 of the first SEND to it, and of the last step that reads a message from it. */
 typedef struct counts { uint32_t *sent, *got, *open, *heard; } counts;
 
 #define WANTED UINT32_MAX /* in counts.open: a place is wanted already; one a window from each rank */
