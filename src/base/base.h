@@ -7,6 +7,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 /* A bug of ours, never bad input and never a peer's bytes: prints where and aborts, in release builds too. */
 _Noreturn void hki_assert_fail(const char *what, const char *file, int line);
@@ -20,6 +21,12 @@ _Noreturn void hki_assert_fail(const char *what, const char *file, int line);
 static inline size_t hki_min(size_t a, size_t b) { return a < b ? a : b; }
 static inline size_t hki_max(size_t a, size_t b) { return a > b ? a : b; }
 static inline size_t hki_round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
+/* For so few bytes that a call of memcpy would cost more than the copy. */
+static inline void hki_copy_small(uint8_t *to, const uint8_t *from, size_t bytes)
+{
+    for (; bytes >= 8; to += 8, from += 8, bytes -= 8) memcpy(to, from, 8);
+    for (; bytes; bytes--) *to++ = *from++;
+}
 /* ceil(log2(n)), 0 for n <= 1. */
 static inline uint32_t hki_log2_ceil(uint32_t n) { return n <= 1 ? 0 : 32u - (uint32_t)__builtin_clz(n - 1); }
 /* floor(log2(n)), n >= 1. */

@@ -18,14 +18,8 @@
 
 static inline void move(void *dst, const void *src, size_t bytes)
 {
-    uint8_t *d = dst;
-    const uint8_t *s = src;
-    if (HKI_UNLIKELY(bytes > SMALL)) {
-        hki_copy(dst, src, bytes);
-        return;
-    }
-    for (; bytes >= 8; d += 8, s += 8, bytes -= 8) memcpy(d, s, 8);
-    for (; bytes; bytes--) *d++ = *s++;
+    if (HKI_UNLIKELY(bytes > SMALL)) hki_copy(dst, src, bytes);
+    else hki_copy_small(dst, src, bytes);
 }
 
 static hki_go lacking(hki_run *r, uint32_t peer, bool to_send)
@@ -309,8 +303,7 @@ hki_go hki_steps_flat(hki_run *r)
 /* Elements of block b of a buffer that fall in window c. */
 static size_t piece_elems(const hki_program *g, uint8_t buf, uint32_t b, uint32_t c)
 {
-    const size_t len = g->plan->blocks[buf].len[b], from = c * g->w;
-    return len <= from ? 0 : hki_min(len - from, g->w);
+    return elems_of(g, g->plan->blocks[buf].len[b], c);
 }
 
 static uint8_t *piece(const hki_run *r, uint8_t buf, uint32_t b, uint32_t c)

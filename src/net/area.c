@@ -440,13 +440,6 @@ static void commit_inline(shm_port *p, const hki_outgoing *o)
     }
 }
 
-/* In words: payloads are multiples of an element, and bytes behind the last are nobody's. */
-static inline void store_small(uint8_t *to, const uint8_t *from, size_t bytes)
-{
-    for (; bytes >= 8; to += 8, from += 8, bytes -= 8) memcpy(to, from, 8);
-    for (; bytes; bytes--) *to++ = *from++;
-}
-
 static inline hki_go send_one(shm_port *p, uint32_t peer, const void *payload, size_t bytes, uint64_t fingerprint)
 {
     pair *q = &p->pairs[peer];
@@ -454,7 +447,7 @@ static inline hki_go send_one(shm_port *p, uint32_t peer, const void *payload, s
     const uint32_t seq = ++q->sent;
     line *l = &q->out[seq % HKI_SHM_LINES];
     if (bytes == 8) memcpy(l->small, payload, 8);
-    else store_small(inside(l, bytes), payload, bytes);
+    else hki_copy_small(inside(l, bytes), payload, bytes);
     l->bytes = (uint32_t)bytes;
     l->place = INLINE;
     PUBLISH(p, q, &l->word, seq | fingerprint << 32);
