@@ -27,6 +27,7 @@ typedef struct job {
     const char *transport, *executor;
     uint8_t *send, *recv, *want, *copy;
     int again; /* only calls of several windows, each so often: what depends on when messages come */
+    bool plain; /* only small calls that repeat the one before, without options: the shortest way through the library */
     bool lends; /* buffers from hk_mem_alloc: of rank 0, 3, ... both, of 1, 4, ... recv, of 2, 5, ... send */
     size_t capacity;
     long calls, wrong;
@@ -34,12 +35,12 @@ typedef struct job {
 } job;
 
 typedef struct shot {
-    const hki_algo *algo;
+    const hki_algo *algo; /* NULL: the library's choice, and no options */
     hki_op op;
     hk_dtype dtype;
     hk_redop redop;
     size_t count;
-    int root;
+    int root, salt;
     bool in_place;
     size_t counts[64], displs[64], counts2[64], displs2[64]; /* uneven: blocks; all_to_all_v: what is sent, what is received */
 } shot;
@@ -48,7 +49,7 @@ static void complain(job *j, const shot *s, const char *what)
 {
     if (j->wrong++ == 0)
         snprintf(j->first, sizeof j->first, "rank %d of %d %s/%s: %s by %s %s op %d count %zu root %d%s: %s", j->rank, j->ranks, j->transport,
-                 j->executor, hki_op_name(s->op), s->algo->name, hk_dtype_name(s->dtype), (int)s->redop, s->count, s->root,
+                 j->executor, hki_op_name(s->op), s->algo ? s->algo->name : "choice", hk_dtype_name(s->dtype), (int)s->redop, s->count, s->root,
                  s->in_place ? " in place" : "", what);
 }
 
@@ -56,7 +57,7 @@ static void complain(job *j, const shot *s, const char *what)
 static size_t pair_count(const shot *s, int r, int q) { return (size_t)((r * 5 + q * 3) % 4) * s->count; }
 
 /* Element i of block b of rank r's input. */
-static int64_t given(const shot *s, int r, int b, size_t i) { return value_at(r, i + (size_t)b * 131, s->redop); }
+static int64_t given(const shot *s, int r, int b, size_t i) { return value_at(r, i + (size_t)b * 131 + (size_t)s->salt * 977, s->redop); }
 
 static int64_t reduced(const job *j, const shot *s, int b, size_t i)
 {
@@ -105,22 +106,22 @@ static void expect(const job *j, const shot *s, uint8_t *want)
 
 static hk_status call(const job *j, const shot *s, const void *in, void *out)
 {
-    hk_options o = HK_OPTIONS_INIT;
-    o.algorithm = s->algo->name;
+    hk_options options = HK_OPTIONS_INIT, *o = s->algo ? &options : NULL;
+    if (o) o->algorithm = s->algo->name;
     switch (s->op) {
-    case HKI_ALL_REDUCE: return hk_all_reduce(in, out, s->count, s->dtype, s->redop, j->comm, &o, NULL);
-    case HKI_ALL_GATHER: return hk_all_gather(in, out, s->count, s->dtype, j->comm, &o, NULL);
-    case HKI_REDUCE_SCATTER: return hk_reduce_scatter(in, out, s->count, s->dtype, s->redop, j->comm, &o, NULL);
-    case HKI_BROADCAST: return hk_broadcast(in, out, s->count, s->dtype, s->root, j->comm, &o, NULL);
-    case HKI_REDUCE: return hk_reduce(in, out, s->count, s->dtype, s->redop, s->root, j->comm, &o, NULL);
-    case HKI_GATHER: return hk_gather(in, out, s->count, s->dtype, s->root, j->comm, &o, NULL);
-    case HKI_SCATTER: return hk_scatter(in, out, s->count, s->dtype, s->root, j->comm, &o, NULL);
-    case HKI_ALL_TO_ALL: return hk_all_to_all(in, out, s->count, s->dtype, j->comm, &o, NULL);
-    case HKI_ALL_GATHER_V: return hk_all_gather_v(in, out, s->counts, s->displs, s->dtype, j->comm, &o, NULL);
-    case HKI_REDUCE_SCATTER_V: return hk_reduce_scatter_v(in, out, s->counts, s->displs, s->dtype, s->redop, j->comm, &o, NULL);
+    case HKI_ALL_REDUCE: return hk_all_reduce(in, out, s->count, s->dtype, s->redop, j->comm, o, NULL);
+    case HKI_ALL_GATHER: return hk_all_gather(in, out, s->count, s->dtype, j->comm, o, NULL);
+    case HKI_REDUCE_SCATTER: return hk_reduce_scatter(in, out, s->count, s->dtype, s->redop, j->comm, o, NULL);
+    case HKI_BROADCAST: return hk_broadcast(in, out, s->count, s->dtype, s->root, j->comm, o, NULL);
+    case HKI_REDUCE: return hk_reduce(in, out, s->count, s->dtype, s->redop, s->root, j->comm, o, NULL);
+    case HKI_GATHER: return hk_gather(in, out, s->count, s->dtype, s->root, j->comm, o, NULL);
+    case HKI_SCATTER: return hk_scatter(in, out, s->count, s->dtype, s->root, j->comm, o, NULL);
+    case HKI_ALL_TO_ALL: return hk_all_to_all(in, out, s->count, s->dtype, j->comm, o, NULL);
+    case HKI_ALL_GATHER_V: return hk_all_gather_v(in, out, s->counts, s->displs, s->dtype, j->comm, o, NULL);
+    case HKI_REDUCE_SCATTER_V: return hk_reduce_scatter_v(in, out, s->counts, s->displs, s->dtype, s->redop, j->comm, o, NULL);
     case HKI_ALL_TO_ALL_V:
-        return hk_all_to_all_v(in, s->counts, s->displs, out, s->counts2, s->displs2, s->dtype, j->comm, &o, NULL);
-    default: return hk_barrier(j->comm, &o, NULL);
+        return hk_all_to_all_v(in, s->counts, s->displs, out, s->counts2, s->displs2, s->dtype, j->comm, o, NULL);
+    default: return hk_barrier(j->comm, o, NULL);
     }
 }
 
@@ -223,6 +224,21 @@ static void sweep_algorithm(job *j, const hki_algo *a, hki_op op)
                     }
 }
 
+/* Bytes of a message round the edges of what travels in one way or another. */
+static void sweep_plain(job *j, hki_op op)
+{
+    static const size_t bytes[] = {4, 8, 44, 48, 52, 64, 128, 132, 1020, 1024, 1028, 2048};
+    const bool places = op != HKI_ALL_TO_ALL;
+    if (op == HKI_BARRIER || hki_op_uneven(op)) return;
+    for (size_t n = 0; n < sizeof bytes / sizeof *bytes; n++)
+        for (int t = 0; t < 2; t++)
+            for (int in_place = 0; in_place <= places; in_place++)
+                for (int k = 0; k < (LIGHT ? 6 : 40); k++) { /* more than a lane has lines */
+                    shot s = {.op = op, .dtype = t ? HK_F32 : HK_U8, .redop = HK_SUM, .count = bytes[n] / (t ? 4 : 1), .in_place = in_place, .salt = k};
+                    shoot(j, &s);
+                }
+}
+
 static uint8_t *buffer(job *j, bool lent)
 {
     void *p = NULL;
@@ -240,7 +256,8 @@ static void *rank_body(void *arg)
     j->recv = buffer(j, lent_recv);
     j->want = malloc(j->capacity);
     j->copy = malloc(j->capacity);
-    for (unsigned op = 0; op < HKI_COLLECTIVES; op++)
+    for (unsigned op = 0; j->plain && op < HKI_COLLECTIVES; op++) sweep_plain(j, (hki_op)op);
+    for (unsigned op = 0; !j->plain && op < HKI_COLLECTIVES; op++)
         for (const hki_algo *const *a = hki_algos; *a; a++)
             if ((*a)->ops & HKI_OP_BIT(op)) (j->again ? repeat : sweep_algorithm)(j, *a, (hki_op)op);
     if (hk_comm_destroy(j->comm) && !j->wrong) j->wrong = 1, snprintf(j->first, sizeof j->first, "destroy failed on rank %d", j->rank);
@@ -251,7 +268,7 @@ static void *rank_body(void *arg)
     return NULL;
 }
 
-static long run(int ranks, const char *transport, const char *executor, bool lends, int again)
+static long run(int ranks, const char *transport, const char *executor, bool lends, int again, bool plain)
 {
     hk_comm *comms[64];
     pthread_t threads[64];
@@ -262,7 +279,7 @@ static long run(int ranks, const char *transport, const char *executor, bool len
     config.timeout_us = 60000000;
     assert_int_equal(hk_comm_create_local_config(comms, ranks, &config), HK_OK);
     for (int r = 0; r < ranks; r++) {
-        jobs[r].lends = lends, jobs[r].again = again, jobs[r].ranks = ranks, jobs[r].rank = r, jobs[r].comm = comms[r], jobs[r].transport = transport, jobs[r].executor = executor;
+        jobs[r].lends = lends, jobs[r].again = again, jobs[r].plain = plain, jobs[r].ranks = ranks, jobs[r].rank = r, jobs[r].comm = comms[r], jobs[r].transport = transport, jobs[r].executor = executor;
         assert_int_equal(pthread_create(&threads[r], NULL, rank_body, &jobs[r]), 0);
     }
     long calls = 0;
@@ -279,7 +296,7 @@ static void sweep(const char *transport, const char *executor, bool lends, const
 {
     if (!built_with(transport)) skip();
     for (; *ranks; ranks++)
-        print_message("%s/%s%s %d ranks: %ld calls\n", transport, executor, lends ? "/lending" : "", *ranks, run(*ranks, transport, executor, lends, 0));
+        print_message("%s/%s%s %d ranks: %ld calls\n", transport, executor, lends ? "/lending" : "", *ranks, run(*ranks, transport, executor, lends, 0, false));
 }
 
 static void shm_auto(void **state) { sweep("auto", "auto", false, LIGHT ? (int[]){1, 2, 3, 5, 0} : (int[]){1, 2, 3, 4, 5, 6, 7, 8, 9, 0}); }
@@ -290,10 +307,16 @@ static void lent_event(void **state) { sweep("auto", "event", true, LIGHT ? (int
 static void tcp_auto(void **state) { sweep("tcp", "auto", false, LIGHT ? (int[]){2, 3, 0} : (int[]){1, 2, 3, 4, 5, 9, 0}); }
 static void tcp_event(void **state) { sweep("tcp", "event", false, LIGHT ? (int[]){3, 0} : (int[]){2, 4, 0}); }
 
+static void plain(void **state)
+{
+    for (int ranks = 2; ranks <= 5; ranks++)
+        print_message("plain %d ranks: %ld calls\n", ranks, run(ranks, "auto", "auto", ranks % 2, 0, true));
+}
+
 static void tcp_again(void **state)
 {
     if (!built_with("tcp")) skip();
-    print_message("tcp/auto 5 ranks, again and again: %ld calls\n", run(5, "tcp", "auto", false, LIGHT ? 3 : 24));
+    print_message("tcp/auto 5 ranks, again and again: %ld calls\n", run(5, "tcp", "auto", false, LIGHT ? 3 : 24, false));
 }
 
 static void tcp_sockets(void **state)
@@ -305,7 +328,7 @@ static void tcp_sockets(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(shm_auto), cmocka_unit_test(shm_event), cmocka_unit_test(shm_inline),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(shm_auto), cmocka_unit_test(shm_event), cmocka_unit_test(shm_inline), cmocka_unit_test(plain),
                                        cmocka_unit_test(lent_auto), cmocka_unit_test(lent_event),
                                        cmocka_unit_test(tcp_auto), cmocka_unit_test(tcp_event),
                                        cmocka_unit_test(tcp_sockets), cmocka_unit_test(tcp_again)};

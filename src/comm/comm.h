@@ -107,8 +107,13 @@ hki_where hki_comm_where(const hk_comm *);           /* what the choice of an al
 /* ---- error.c: the sentence of a failure, kept per communicator and, without one, per thread */
 hk_status hki_error(hk_comm *, hk_status, const char *format, ...) __attribute__((format(printf, 3, 4)));
 void hki_error_forget(const hk_comm *); /* before comm is freed */
+hk_status hki_comm_unusable(const hk_comm *);
 /* A usable communicator of this process? Otherwise the status to return. */
-hk_status hki_comm_usable(hk_comm *);
+static inline hk_status hki_comm_usable(const hk_comm *comm)
+{
+    if (HKI_LIKELY(comm && comm->magic == HKI_COMM_MAGIC && comm->engine->generation == hki_fork_generation())) return HK_OK;
+    return hki_comm_unusable(comm);
+}
 
 /* ---- fail.c */
 void hki_comm_break(hk_comm *, const hki_notice *);
@@ -130,7 +135,7 @@ void hki_p2p_free(hk_comm *);
 uint32_t hki_p2p_waiting_for(const hk_request *); /* rank or UINT32_MAX */
 
 /* ---- wait.c */
-/* Sets engine->spins; to be called when what it depends on has changed. */
+/* Sets engine->spins and yields; to be called when what it depends on has changed. */
 void hki_set_spins(hki_engine *);
 /* Waits until all (or any) of n requests are finished; give_up_us: absolute, UINT64_MAX = never. The lock is held before and after.
  * false: gave up. */

@@ -93,11 +93,11 @@ hk_status hki_comm_make(hk_comm **out, hki_engine *e, const hki_settings *settin
         hki_comm_free(comm);
         return status;
     }
-    pthread_mutex_lock(&e->lock);
+    hki_lock_take(&e->lock);
     hki_set_spins(e);
     comm->next = e->comms;
     e->comms = comm;
-    pthread_mutex_unlock(&e->lock);
+    hki_lock_give(&e->lock);
     *out = comm;
     return HK_OK;
 }
@@ -204,7 +204,7 @@ HK_API hk_status hk_comm_destroy(hk_comm *comm)
     if (status) return status;
     if ((status = hki_outside_group(comm, "hk_comm_destroy"))) return status;
     hki_engine *e = comm->engine;
-    pthread_mutex_lock(&e->lock);
+    hki_lock_take(&e->lock);
     drain(comm);
     status = comm->broken ? (hk_status)comm->notice.status : HK_OK;
     hk_comm **at = &e->comms;
@@ -212,7 +212,7 @@ HK_API hk_status hk_comm_destroy(hk_comm *comm)
     *at = comm->next;
     hki_area_ring(&comm->area);
     hki_comm_free(comm);
-    pthread_mutex_unlock(&e->lock);
+    hki_lock_give(&e->lock);
     hki_engine_put(e);
     return status;
 }

@@ -124,15 +124,15 @@ HK_API hk_status hk_comm_create_group(hk_comm *parent, const int *ranks, int n, 
     if (!status && rank == UINT32_MAX)
         status = hki_error(parent, HK_INVALID, "hk_comm_create_group: this rank (%d) is not among the members; only members call", me);
     if (!status) {
-        pthread_mutex_lock(&parent->engine->lock);
+        hki_lock_take(&parent->engine->lock);
         uint64_t *uses = uses_of(parent, key);
         const uint64_t use = uses ? ++*uses : 0;
-        pthread_mutex_unlock(&parent->engine->lock);
+        hki_lock_give(&parent->engine->lock);
         status = use ? make(parent, comm, members, (uint32_t)n, rank, hki_mix(key, use)) : hki_error(parent, HK_NO_MEMORY, "out of memory for a group");
         if (status && use) { /* not made: the next attempt must mean the same as on the other members */
-            pthread_mutex_lock(&parent->engine->lock);
+            hki_lock_take(&parent->engine->lock);
             --*uses;
-            pthread_mutex_unlock(&parent->engine->lock);
+            hki_lock_give(&parent->engine->lock);
         }
     }
     hki_free(members);

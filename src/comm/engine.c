@@ -7,25 +7,24 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The single global: the process-wide engine and what fork() must know. */
+_Atomic uint64_t hki_forks;
+
+/* The single global besides: the process-wide engine. */
 static struct {
     pthread_mutex_t lock;
     hki_engine *engine;
-    _Atomic uint64_t generation;
     pthread_once_t once;
 } process = {.lock = PTHREAD_MUTEX_INITIALIZER, .once = PTHREAD_ONCE_INIT};
 
 /* In a child the parent's engine must never be touched again: its lock may be held by a thread that does not exist here. */
 static void in_child(void)
 {
-    atomic_fetch_add(&process.generation, 1);
+    atomic_fetch_add(&hki_forks, 1);
     process.engine = NULL;
     pthread_mutex_init(&process.lock, NULL);
 }
 
 static void watch_forks(void) { pthread_atfork(NULL, NULL, in_child); }
-
-uint64_t hki_fork_generation(void) { return atomic_load_explicit(&process.generation, memory_order_relaxed); }
 
 static void world_free(hki_world *w)
 {
@@ -55,7 +54,6 @@ static void engine_free(hki_engine *e)
         if (e->segment) hki_segment_close(e->segment);
         hki_free(e->segment);
     }
-    pthread_mutex_destroy(&e->lock);
     hki_free(e);
 }
 
@@ -65,7 +63,6 @@ static hki_engine *engine_new(void)
     if (!e) return NULL;
     e->bell = e->epoll = e->fd_listener = -1;
     e->generation = hki_fork_generation();
-    pthread_mutex_init(&e->lock, NULL);
     e->epoll = hki_epoll();
     e->remote = hki_transport_remote();
     e->cache_bytes = hki_cache_bytes();

@@ -10,6 +10,7 @@
 
 #include "net/net.h"
 #include "net/remote.h"
+#include "os/lock.h"
 
 #include <pthread.h>
 
@@ -22,7 +23,7 @@ typedef struct hki_world {
 } hki_world;
 
 typedef struct hki_engine {
-    pthread_mutex_t lock;
+    hki_lock lock;
     uint32_t users;              /* communicators */
     uint64_t generation;         /* of fork(): differs in a child */
     hki_segment *segment;
@@ -38,6 +39,7 @@ typedef struct hki_engine {
     hk_comm *comms;
     uint32_t sleepers;
     uint32_t spins;              /* how often to look before letting others have the CPU */
+    uint32_t yields;             /* how often to let them have it before a quick call becomes a task */
     bool shares_memory;          /* the user has memory that peers can map: hk_mem_alloc, hk_mem_register */
     size_t cache_bytes;          /* of the last-level cache */
     bool crowded;                /* more ranks on this host than CPUs */
@@ -52,7 +54,8 @@ bool hki_engine_world(hki_engine **engines, uint32_t n, char error[160]);
 void hki_engine_put(hki_engine *);
 
 /* fork() generation now: an engine of another generation belongs to the parent. */
-uint64_t hki_fork_generation(void);
+extern _Atomic uint64_t hki_forks; /* counted by forked children */
+static inline uint64_t hki_fork_generation(void) { return atomic_load_explicit(&hki_forks, memory_order_relaxed); }
 
 /* Does what can be done now on every communicator; the lock is held. */
 void hki_engine_pump(hki_engine *);

@@ -35,11 +35,9 @@ HK_API const char *hk_last_error(const hk_comm *comm)
     return complaint_of == comm ? complaint : "";
 }
 
-hk_status hki_comm_usable(hk_comm *comm)
+hk_status hki_comm_unusable(const hk_comm *comm)
 {
     if (!comm) return hki_error(NULL, HK_INVALID, "comm is NULL: create a communicator first");
     if (comm->magic != HKI_COMM_MAGIC) return hki_error(NULL, HK_INVALID, "comm is not a communicator, or was destroyed");
-    if (comm->engine->generation != hki_fork_generation())
-        return hki_error(NULL, HK_FORKED, "rank %u: this communicator was made before fork(); a child process must make its own", comm->shape.rank);
-    return HK_OK;
+    return hki_error(NULL, HK_FORKED, "rank %u: this communicator was made before fork(); a child process must make its own", comm->shape.rank);
 }

@@ -246,11 +246,9 @@ void hki_comm_check(hk_comm *comm, uint64_t now_us)
         if (t->kind != HKI_TASK_GROUP && !check_task(comm, t, now_us)) return;
 }
 
-/* A load or two a rank; with many ranks, not at every call. */
 bool hki_comm_alarmed(hk_comm *comm)
 {
-    if (HKI_UNLIKELY(atomic_load_explicit(&comm->aborted, memory_order_relaxed))) return true;
-    if (comm->seq % 16) return false;
+    if (atomic_load_explicit(&comm->aborted, memory_order_relaxed)) return true;
     if (comm->tcp) {
         hki_notice n;
         comm->engine->remote->progress(comm->engine->tcp, &comm->engine->paced);
@@ -269,8 +267,8 @@ HK_API hk_status hk_comm_abort(hk_comm *comm)
     /* No lock: whoever holds it may be stuck. The waiting threads look at the flag at the end of their slice, or when rung. */
     atomic_store(&comm->aborted, true);
     hki_bell_ring(comm->engine->bell, comm->engine->bell_name);
-    if (pthread_mutex_trylock(&comm->engine->lock)) return HK_OK;
+    if (!hki_lock_try(&comm->engine->lock)) return HK_OK;
     hki_comm_check(comm, hki_now_us());
-    pthread_mutex_unlock(&comm->engine->lock);
+    hki_lock_give(&comm->engine->lock);
     return HK_OK;
 }

@@ -129,7 +129,7 @@ static bool in_group(const party *p, uint32_t r) { return leader_of(p, r) == lea
 
 static void adopt(party *p, int fd, uint32_t r)
 {
-    pthread_mutex_lock(&p->engine->lock);
+    hki_lock_take(&p->engine->lock);
     hki_view *v = hki_engine_view(p->engine, fd, p->hellos[r].token, p->hellos[r].bell);
     if (!v) hki_close(fd);
     else {
@@ -137,7 +137,7 @@ static void adopt(party *p, int fd, uint32_t r)
         for (uint32_t q = r + 1; q < p->ranks; q++) /* other ranks of that process */
             if (p->hellos[q].token == p->hellos[r].token) p->peer[q].view = v, v->users++;
     }
-    pthread_mutex_unlock(&p->engine->lock);
+    hki_lock_give(&p->engine->lock);
 }
 
 /* Takes the descriptors of the others of the host as they come; false if not all have by the deadline. */
@@ -210,7 +210,7 @@ static bool share_memory(party *p)
     const uint32_t leader = leader_of(p, p->rank);
     for (uint32_t r = 0; r < p->ranks; r++) /* ranks of this very process */
         if (same_process(p, r)) {
-            pthread_mutex_lock(&p->engine->lock);
+            hki_lock_take(&p->engine->lock);
             hki_view *v = hki_engine_view(p->engine, -1, p->hellos[r].token, "");
             if (!v && (v = hki_view_of(p->engine->segment, p->engine->bell_name))) {
                 v->users = 1;
@@ -218,7 +218,7 @@ static bool share_memory(party *p)
                 p->engine->views = v;
             }
             p->peer[r].view = v;
-            pthread_mutex_unlock(&p->engine->lock);
+            hki_lock_give(&p->engine->lock);
         }
     bool possible = p->settings->transport != HKI_ONLY_TCP; /* only if all of the host have something to pass */
     for (uint32_t r = 0; r < p->ranks; r++) possible &= leader_of(p, r) != leader || p->hellos[r].shares;
@@ -263,10 +263,10 @@ static bool form_groups(party *p, const outcome *o)
     for (uint32_t r = 0; r < p->ranks; r++) {
         hki_peer *q = &p->peer[r];
         if (r == p->rank || !q->view || (q->group == p->peer[p->rank].group)) continue;
-        pthread_mutex_lock(&p->engine->lock);
+        hki_lock_take(&p->engine->lock);
         hki_engine_unview(p->engine, q->view);
         q->view = NULL;
-        pthread_mutex_unlock(&p->engine->lock);
+        hki_lock_give(&p->engine->lock);
     }
     return apart && p->ranks > 1;
 }
@@ -274,10 +274,10 @@ static bool form_groups(party *p, const outcome *o)
 static void open_port(party *p, outcome *mine)
 {
     char error[160] = "";
-    pthread_mutex_lock(&p->engine->lock);
+    hki_lock_take(&p->engine->lock);
     if (hki_engine_listen(p->engine, error)) hki_put16(mine->port, p->engine->tcp_port);
     else mine->ok = 0, snprintf(mine->error, sizeof mine->error, "%.120s", error);
-    pthread_mutex_unlock(&p->engine->lock);
+    hki_lock_give(&p->engine->lock);
 }
 
 static hk_status settle(party *p, hki_meeting *m, char text[HKI_MEETING_TEXT])
@@ -395,9 +395,9 @@ static hk_status meet(hk_comm **comm, hki_meeting *m, uint32_t ranks, uint32_t r
     if (status) {
         for (uint32_t r = 0; p.engine && p.peer && r < ranks; r++)
             if (p.peer[r].view) {
-                pthread_mutex_lock(&e->lock);
+                hki_lock_take(&e->lock);
                 hki_engine_unview(e, p.peer[r].view);
-                pthread_mutex_unlock(&e->lock);
+                hki_lock_give(&e->lock);
             }
         hki_free(p.peer);
         if (p.engine) hki_engine_put(e);
@@ -493,13 +493,13 @@ static bool claim(uint64_t job, int listening[2])
 static bool go_on(void *arg)
 {
     hki_engine *e = arg;
-    pthread_mutex_lock(&e->lock);
+    hki_lock_take(&e->lock);
     const bool busy = e->comms != NULL;
     if (busy) {
         hki_engine_pump(e);
         hki_engine_check(e, hki_now_us());
     }
-    pthread_mutex_unlock(&e->lock);
+    hki_lock_give(&e->lock);
     return busy;
 }
 

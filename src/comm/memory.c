@@ -12,10 +12,10 @@ HK_API hk_status hk_mem_alloc(hk_comm *comm, size_t bytes, void **ptr)
     hk_status status = hki_comm_usable(comm);
     if (status) return status;
     if (!ptr) return hki_error(comm, HK_INVALID, "hk_mem_alloc: ptr is NULL");
-    pthread_mutex_lock(&comm->engine->lock);
+    hki_lock_take(&comm->engine->lock);
     *ptr = hki_segment_alloc(comm->engine->segment, bytes);
     comm->engine->shares_memory |= *ptr != NULL;
-    pthread_mutex_unlock(&comm->engine->lock);
+    hki_lock_give(&comm->engine->lock);
     return *ptr ? HK_OK : hki_error(comm, HK_NO_MEMORY, "hk_mem_alloc: no %zu bytes left in the segment of %zu MiB", bytes, comm->engine->segment->bytes >> 20);
 }
 
@@ -23,9 +23,9 @@ HK_API hk_status hk_mem_free(hk_comm *comm, void *ptr)
 {
     hk_status status = hki_comm_usable(comm);
     if (status || !ptr) return status;
-    pthread_mutex_lock(&comm->engine->lock);
+    hki_lock_take(&comm->engine->lock);
     if (!hki_segment_free(comm->engine->segment, ptr)) status = hki_error(comm, HK_INVALID, "hk_mem_free: not a pointer from hk_mem_alloc");
-    pthread_mutex_unlock(&comm->engine->lock);
+    hki_lock_give(&comm->engine->lock);
     return status;
 }
 
@@ -40,11 +40,11 @@ HK_API hk_status hk_mem_register(hk_comm *comm, void *ptr, size_t bytes)
     if (status) return status;
     if (!ptr || bytes > SIZE_MAX / 2) return hki_error(comm, HK_INVALID, "hk_mem_register: %s", ptr ? "bytes exceed the address space" : "ptr is NULL");
     hki_engine *e = comm->engine;
-    pthread_mutex_lock(&e->lock);
+    hki_lock_take(&e->lock);
     status = not_while_used(comm, "hk_mem_register");
     const char *why = status ? NULL : hki_segment_adopt(e->segment, ptr, bytes);
     e->shares_memory |= !status && !why;
-    pthread_mutex_unlock(&e->lock);
+    hki_lock_give(&e->lock);
     return why ? hki_error(comm, HK_UNSUPPORTED, "hk_mem_register: %zu bytes at %p: %s", bytes, ptr, why) : status;
 }
 
@@ -52,10 +52,10 @@ HK_API hk_status hk_mem_deregister(hk_comm *comm, void *ptr)
 {
     hk_status status = hki_comm_usable(comm);
     if (status || !ptr) return status;
-    pthread_mutex_lock(&comm->engine->lock);
+    hki_lock_take(&comm->engine->lock);
     status = not_while_used(comm, "hk_mem_deregister");
     const bool found = !status && hki_segment_disown(comm->engine->segment, ptr);
-    pthread_mutex_unlock(&comm->engine->lock);
+    hki_lock_give(&comm->engine->lock);
     return found || status ? status : hki_error(comm, HK_INVALID, "hk_mem_deregister: not a pointer that hk_mem_register was given");
 }
 
@@ -72,7 +72,7 @@ HK_API hk_status hk_stats(hk_comm *comm, hk_stats_t *out)
     hk_status status = hki_comm_usable(comm);
     if (status) return status;
     if (!out || out->size < sizeof(size_t)) return hki_error(comm, HK_INVALID, "hk_stats: set stats.size to sizeof(hk_stats_t) first");
-    pthread_mutex_lock(&comm->engine->lock);
+    hki_lock_take(&comm->engine->lock);
     hk_stats_t s = {.size = hki_min(sizeof s, out->size), .operations = comm->operations, .operation_bytes = comm->operation_bytes,
                     .waits = comm->engine->waits, .sleeps = comm->engine->sleeps};
     for (uint32_t c = 0; c <= HKI_CHANNELS; c++) {
@@ -80,7 +80,7 @@ HK_API hk_status hk_stats(hk_comm *comm, hk_stats_t *out)
         s.bytes_lent += comm->shm_ports[c]->lent;
         if (comm->tcp_ports[c]) add(&s.tcp, &comm->tcp_ports[c]->stats);
     }
-    pthread_mutex_unlock(&comm->engine->lock);
+    hki_lock_give(&comm->engine->lock);
     memcpy(out, &s, s.size);
     return HK_OK;
 }

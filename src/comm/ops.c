@@ -135,9 +135,9 @@ static hki_group *group_here(hk_comm *comm)
 
 hk_status hki_outside_group(hk_comm *comm, const char *call)
 {
-    pthread_mutex_lock(&comm->engine->lock);
+    hki_lock_take(&comm->engine->lock);
     const bool inside = group_here(comm) != NULL;
-    pthread_mutex_unlock(&comm->engine->lock);
+    hki_lock_give(&comm->engine->lock);
     return inside ? hki_error(comm, HK_INVALID, "%s between hk_group_start and hk_group_end: end the group first", call) : HK_OK;
 }
 
@@ -178,10 +178,12 @@ static hk_status forced_algorithm(hk_comm *comm, hki_op op, const hk_options *o,
     return hki_error(comm, HK_INVALID, "%s: no algorithm '%.40s'; `hocket info algos` lists them", hki_op_name(op), o->algorithm);
 }
 
-static hk_status broken_already(hk_comm *comm)
+/* Others are looked at every now and then: that costs a load or two a rank. */
+static inline hk_status broken_already(hk_comm *comm)
 {
-    if (HKI_UNLIKELY(!comm->broken && hki_comm_alarmed(comm))) hki_comm_check(comm, hki_now_us());
-    return comm->broken ? (hk_status)comm->notice.status : HK_OK;
+    const bool look = comm->seq % 16 == 0 || atomic_load_explicit(&comm->aborted, memory_order_relaxed);
+    if (HKI_UNLIKELY(look && !comm->broken && hki_comm_alarmed(comm))) hki_comm_check(comm, hki_now_us());
+    return HKI_UNLIKELY(comm->broken) ? (hk_status)comm->notice.status : HK_OK;
 }
 
 /* The entry is pinned. */
@@ -202,7 +204,7 @@ static hk_status launch(hk_comm *comm, const given *g, hki_entry *e, size_t in, 
     return hki_issue(comm, t, request);
 }
 
-/* Is this the last call of its operation again, with good pointers? Then that call's entry; else NULL: look at everything. */
+/* Is this the last call of its operation again, with good pointers? Then that call's entry, not pinned; else NULL: look at everything. */
 static hki_entry *repeated(hk_comm *comm, const given *g, hki_memo *m)
 {
     hki_entry *e = m->entry;
@@ -212,7 +214,6 @@ static hki_entry *repeated(hk_comm *comm, const given *g, hki_memo *m)
     const bool apart = s >= r + m->out_bytes || r >= s + m->in_bytes;
     if (m->in_place ? (m->in_bytes < m->out_bytes ? s != r + m->own : r != s + m->own) : !apart) return NULL;
     e->used = ++comm->cache_clock;
-    e->pins++;
     return e;
 }
 
@@ -257,14 +258,14 @@ static hk_status collective(const given *g, hk_comm *comm, const hk_options *opt
     if (request) *request = NULL;
     hk_status status = hki_comm_usable(comm);
     if (HKI_UNLIKELY(status)) return status;
-    pthread_mutex_lock(&comm->engine->lock);
+    hki_lock_take(&comm->engine->lock);
     hki_memo *m = &comm->memo[g->op];
     hki_entry *e = options || g->v ? NULL : repeated(comm, g, m);
     if (!e) status = first_time(comm, g, options, request);
-    else if ((status = broken_already(comm))) hki_cache_unpin(e);
+    else if ((status = broken_already(comm))) { }
     else if (!request && quiet(comm, e)) status = quick(comm, g, e, m);
-    else status = launch(comm, g, e, m->in_bytes, m->out_bytes, 0, request);
-    pthread_mutex_unlock(&comm->engine->lock);
+    else e->pins++, status = launch(comm, g, e, m->in_bytes, m->out_bytes, 0, request);
+    hki_lock_give(&comm->engine->lock);
     return status;
 }
 

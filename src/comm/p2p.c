@@ -319,10 +319,10 @@ static hk_status p2p(hki_task_kind kind, const void *in, void *out, size_t count
     if (request) *request = NULL;
     hk_status status = hki_comm_usable(comm);
     if (status) return status;
-    pthread_mutex_lock(&comm->engine->lock);
+    hki_lock_take(&comm->engine->lock);
     status = check(comm, sends ? "send" : "recv", sends ? in : out, count, dtype, peer, !sends, &bytes);
     if (!status) status = issue(comm, kind, in, out, count, dtype, peer, bytes, options, request);
-    pthread_mutex_unlock(&comm->engine->lock);
+    hki_lock_give(&comm->engine->lock);
     return status;
 }
 

@@ -30,12 +30,12 @@ HK_API hk_status hk_test(hk_request **request, int *done)
     *done = 1;
     if (!*request) return HK_OK;
     hki_engine *e = (*request)->comm->engine;
-    pthread_mutex_lock(&e->lock);
+    hki_lock_take(&e->lock);
     if (!(*request)->finished) hki_engine_pump(e);
     if (!(*request)->finished) hki_comm_check((*request)->comm, hki_now_us());
     *done = (*request)->finished;
     if (*done) status = collect(request);
-    pthread_mutex_unlock(&e->lock);
+    hki_lock_give(&e->lock);
     return status;
 }
 
@@ -44,13 +44,13 @@ static hk_status wait_for(hk_request **request, uint64_t give_up_us)
     if (!*request) return HK_OK;
     hki_engine *e = (*request)->comm->engine;
     hk_status status = HK_WAIT_EXPIRED;
-    pthread_mutex_lock(&e->lock);
+    hki_lock_take(&e->lock);
     if (hki_wait(e, request, 1, true, give_up_us)) {
         hk_comm *comm = (*request)->comm;
         hki_flush(comm, comm->settings.timeout_us);
         status = collect(request);
     }
-    pthread_mutex_unlock(&e->lock);
+    hki_lock_give(&e->lock);
     return status;
 }
 
@@ -100,12 +100,12 @@ HK_API hk_status hk_wait_any(hk_request **requests, size_t n, size_t *index)
     if (status) return status;
     hki_engine *e = requests[first]->comm->engine;
     any a = {requests, n, 0};
-    pthread_mutex_lock(&e->lock);
+    hki_lock_take(&e->lock);
     if (any_done(&a) || hki_wait_until(e, any_done, &a, UINT64_MAX)) {
         *index = a.at;
         status = collect(&requests[a.at]);
     }
-    pthread_mutex_unlock(&e->lock);
+    hki_lock_give(&e->lock);
     return status;
 }
 
@@ -113,11 +113,11 @@ HK_API void hk_request_free(hk_request **request)
 {
     if (usable(request, "hk_request_free") || !*request) return;
     hki_engine *e = (*request)->comm->engine;
-    pthread_mutex_lock(&e->lock);
+    hki_lock_take(&e->lock);
     (*request)->held = false;
     if ((*request)->finished) hki_task_recycle(*request);
     *request = NULL;
-    pthread_mutex_unlock(&e->lock);
+    hki_lock_give(&e->lock);
 }
 
 /* ---- Groups ------------------------------------------------------------------------------------------------------------ */
@@ -133,12 +133,12 @@ HK_API hk_status hk_group_start(hk_comm *comm)
 {
     hk_status status = hki_comm_usable(comm);
     if (status) return status;
-    pthread_mutex_lock(&comm->engine->lock);
+    hki_lock_take(&comm->engine->lock);
     hki_group **at = group_at(comm);
     if (!*at && (*at = hki_alloc(sizeof **at))) (*at)->owner = pthread_self();
     if (*at) (*at)->depth++;
     else status = hki_error(comm, HK_NO_MEMORY, "out of memory for a group");
-    pthread_mutex_unlock(&comm->engine->lock);
+    hki_lock_give(&comm->engine->lock);
     return status;
 }
 
@@ -179,7 +179,7 @@ HK_API hk_status hk_group_end(hk_comm *comm, hk_request **request)
     if (request) *request = NULL;
     hk_status status = hki_comm_usable(comm);
     if (status) return status;
-    pthread_mutex_lock(&comm->engine->lock);
+    hki_lock_take(&comm->engine->lock);
     hki_group **at = group_at(comm), *g = *at;
     if (!g) {
         status = hki_error(comm, HK_INVALID, "hk_group_end without hk_group_start in this thread");
@@ -188,6 +188,6 @@ HK_API hk_status hk_group_end(hk_comm *comm, hk_request **request)
         status = launch(comm, g, request);
         hki_free(g);
     }
-    pthread_mutex_unlock(&comm->engine->lock);
+    hki_lock_give(&comm->engine->lock);
     return status;
 }

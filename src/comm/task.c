@@ -54,12 +54,14 @@ static void publish(hk_comm *comm, const hk_request *t)
 }
 
 /* The sequence of a collective, and with it its channel, is fixed here. Fingerprints are chained: one call that differed makes every later
- * message differ, so it cannot pass unnoticed for long. */
-static void number(hk_comm *comm, hk_request *t)
+ * message differ, so it cannot pass unnoticed for long. They are well mixed, so a polynomial of them will do: it differs wherever one of
+ * them does, and, as CHAIN - 1 is twice an odd number, where two have changed places. */
+#define CHAIN 0xd1342543de82ef97u
+static inline void number(hk_comm *comm, hk_request *t, const hki_entry *e)
 {
     t->seq = ++comm->seq;
     t->channel = (uint8_t)(t->seq % HKI_CHANNELS);
-    t->fingerprint = comm->chain = hki_mix(comm->chain, t->entry->fingerprint);
+    t->fingerprint = comm->chain = (comm->chain + e->fingerprint) * CHAIN;
 }
 
 /* Into the queues. */
@@ -81,7 +83,7 @@ static void enlist(hk_comm *comm, hk_request *t)
 void hki_task_submit(hk_comm *comm, hk_request *t)
 {
     if (t->kind == HKI_TASK_COLLECTIVE) {
-        number(comm, t);
+        number(comm, t, t->entry);
         publish(comm, t);
     } else if (t->kind != HKI_TASK_GROUP) {
         t->channel = HKI_P2P;
@@ -164,6 +166,7 @@ static void start(hk_comm *comm, hk_request *t)
     t->started = true;
     lend(comm, t);
     t->run.far = !g->plan->call.in_place && (t->in_bytes + t->out_bytes) * comm->near_ranks > comm->engine->cache_bytes;
+    if (t->run.far) t->run.flat = false;
     if (comm->settings.executor == HKI_EVENT) hki_run_hand_over(&t->run);
 }
 
@@ -240,47 +243,49 @@ void hki_task_run_channel(hk_comm *comm, uint32_t channel)
     }
 }
 
-/* Ready to run entry e, as it was when it last ran on that channel? */
-static bool still_ready(const hk_comm *comm, const hk_request *t, const hki_entry *e)
+/* Begins again what last ran on that channel, if it was the same and its working memory is where it was; else anew. */
+static inline void begin(hk_comm *comm, hk_request *t, hki_entry *e, const void *in, void *out, size_t in_bytes, size_t out_bytes)
 {
     const hki_channel *ch = &comm->channels[t->channel];
-    return t->entry == e && t->built == e->built && t->run.base[HKI_TEMP] == ch->temp.at && t->run.lent[0] == ch->done.at;
-}
-
-/* Is what the run waits for there? Some cheaper looks than its own, and then a pause. */
-static bool arrived(hki_run *r)
-{
-    hki_msg m;
-    for (int looks = 0; looks < 8; looks++)
-        if (r->waits_to_send || r->port->ops->peek(r->port, r->waiting_for, &m) != HKI_NOT_YET) return true;
-    hki_pause();
-    return false;
+    if (HKI_LIKELY(t->built == e->built && t->run.base[HKI_TEMP] == ch->temp.at && t->run.lent[0] == ch->done.at)) {
+        t->in = in;
+        t->out = out;
+        hki_run_restart(&t->run, in, out, t->fingerprint);
+        lend(comm, t);
+        return;
+    }
+    t->entry = e;
+    t->desc = &e->desc;
+    t->in = in;
+    t->out = out;
+    t->in_bytes = in_bytes;
+    t->out_bytes = out_bytes;
+    start(comm, t);
+    t->built = e->built;
 }
 
 bool hki_task_quick(hk_comm *comm, hki_entry *e, const void *in, void *out, size_t in_bytes, size_t out_bytes, hk_request **task)
 {
     hk_request *t = &comm->quick[(comm->seq + 1) % HKI_CHANNELS];
-    const bool again = still_ready(comm, t, e);
-    t->in = in;
-    t->out = out;
-    t->in_bytes = in_bytes;
-    t->out_bytes = out_bytes;
-    t->entry = e;
-    t->desc = &e->desc;
-    number(comm, t);
-    if (HKI_LIKELY(again)) hki_run_restart(&t->run, in, out, t->fingerprint), lend(comm, t);
-    else start(comm, t), t->built = e->built;
+    number(comm, t, e);
+    begin(comm, t, e, in, out, in_bytes, out_bytes);
     /* First send what can be sent; while it travels there is time for the rest. */
     hki_run_state state = hki_run_inline(&t->run);
     publish(comm, t);
-    for (uint32_t spin = comm->engine->spins; state == HKI_RUN_BLOCKED && spin; spin--)
-        if (arrived(&t->run)) state = hki_run_inline(&t->run);
+    for (uint32_t spin = comm->engine->spins; state == HKI_RUN_BLOCKED && spin; spin--) {
+        state = hki_run_await(&t->run, 8);
+        if (state == HKI_RUN_BLOCKED) hki_pause();
+    }
+    for (uint32_t yields = comm->engine->yields; state == HKI_RUN_BLOCKED && yields; yields--) {
+        hki_yield();
+        state = hki_run_await(&t->run, 1);
+    }
     if (HKI_LIKELY(state == HKI_RUN_DONE)) {
-        e->pins--;
         show_finished(comm, t);
         count(comm, t);
         return true;
     }
+    e->pins++;
     *task = hki_task_new(comm, HKI_TASK_COLLECTIVE);
     **task = *t;
     enlist(comm, *task);

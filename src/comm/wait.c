@@ -19,7 +19,11 @@ static policy policy_of(const hki_engine *e)
     return e->crowded ? (policy){1, 50} : e->tcp ? (policy){150, 20} : (policy){200, 20};
 }
 
-void hki_set_spins(hki_engine *e) { e->spins = policy_of(e).spins; }
+void hki_set_spins(hki_engine *e)
+{
+    e->spins = policy_of(e).spins;
+    e->yields = e->crowded ? 2 : 0; /* mostly the awaited rank has run after the first */
+}
 
 static uint32_t slice_ms(const hki_engine *e, uint64_t give_up_us, uint64_t now)
 {
@@ -40,10 +44,10 @@ static void doze(hki_engine *e, bool (*done)(void *), void *arg, uint64_t give_u
     hki_engine_pump(e);
     if (!done(arg) && e->progress == before) {
         e->sleeps++;
-        pthread_mutex_unlock(&e->lock);
+        hki_lock_give(&e->lock);
         uint64_t ready[16];
         hki_epoll_wait(e->epoll, ready, HKI_COUNT(ready), (int)slice_ms(e, give_up_us, hki_now_us()));
-        pthread_mutex_lock(&e->lock);
+        hki_lock_take(&e->lock);
         hki_bell_clear(e->bell);
     }
     e->sleepers--;
@@ -63,9 +67,9 @@ bool hki_wait_until(hki_engine *e, bool (*done)(void *), void *arg, uint64_t giv
         if (idle < p.spins) {
             hki_pause();
         } else if (idle < p.spins + p.yields) {
-            pthread_mutex_unlock(&e->lock);
+            hki_lock_give(&e->lock);
             hki_yield();
-            pthread_mutex_lock(&e->lock);
+            hki_lock_take(&e->lock);
         } else {
             doze(e, done, arg, give_up_us);
             if (done(arg)) return true;

@@ -23,8 +23,13 @@
 
 typedef enum hki_run_state { HKI_RUN_DONE, HKI_RUN_BLOCKED, HKI_RUN_FAILED } hki_run_state;
 
+/* The steps that small calls consist of, if their messages are small: memory sent (and copied), a fold of two operands or more into this
+ * rank's memory, a message received. */
+enum { HKI_NOT_SMALL, HKI_SMALL_SEND, HKI_SMALL_FOLD, HKI_SMALL_RECV };
+
 /* What does not change from call to call of a step. */
 typedef struct hki_ready {
+    uint8_t small;      /* one of the above */
     size_t elems;       /* of its slice over all windows, if every operand is one piece of memory in each window; else 0 */
     size_t bytes;       /* the same in bytes */
     size_t at;          /* bytes from the start of its buffer (TEMP: of a window's) */
@@ -97,6 +102,7 @@ static inline void hki_run_restart(hki_run *r, const void *in, void *out, uint64
     r->base[HKI_OUT] = out;
     r->fingerprint = fingerprint;
     r->window = r->step = r->steps_done = 0;
+    if (HKI_LIKELY(r->flat)) return; /* and so it was from beginning to end */
     r->event = false;
     r->lends = 0;
     r->flat = r->program->flat && !r->far;
@@ -106,6 +112,8 @@ static inline void hki_run_restart(hki_run *r, const void *in, void *out, uint64
 /* Asks the port whether the buffers, so long, can be lent; to be called before the first step, if at all. */
 void hki_run_lend(hki_run *, size_t in_bytes, size_t out_bytes);
 hki_run_state hki_run_inline(hki_run *);
+/* The same for a run that is blocked: looks up to so often for what it lacks, which is cheaper than to begin again. */
+hki_run_state hki_run_await(hki_run *, uint32_t looks);
 /* From here on event-driven. */
 void hki_run_hand_over(hki_run *);
 hki_run_state hki_run_event(hki_run *);

@@ -67,3 +67,10 @@ hki_run_state hki_run_inline(hki_run *r)
     }
     return hki_run_end(r);
 }
+
+hki_run_state hki_run_await(hki_run *r, uint32_t looks)
+{
+    const hki_go go = hki_step_await(r, looks);
+    if (HKI_LIKELY(go == HKI_GO)) return r->window && r->flat ? HKI_RUN_DONE : hki_run_inline(r);
+    return go == HKI_NOT_YET ? HKI_RUN_BLOCKED : HKI_RUN_FAILED;
+}

@@ -73,6 +73,19 @@ static size_t start_of(const hki_program *g, hki_slice s)
     return s.buf == HKI_MSG || !s.n ? 0 : g->plan->blocks[s.buf].off[hki_slice_block(g->plan, s, 0)] * g->elem_bytes;
 }
 
+/* What step s, of one piece of memory each, is in a small call. */
+static uint8_t kind_of_small(const hki_plan *p, const hki_step *s)
+{
+#ifdef HOCKET_FAULTS /* which are planted on the general way */
+    return HKI_NOT_SMALL;
+#endif
+    if (!hki_slice_elems(p, s->slice)) return HKI_NOT_SMALL;
+    if (s->kind == HKI_STEP_SEND) return HKI_SMALL_SEND;
+    if (s->kind == HKI_STEP_COPY && s->nto && !s->finish && p->srcs[s->src].buf != HKI_MSG) return HKI_SMALL_SEND;
+    if (s->kind == HKI_STEP_REDUCE && !s->nto && s->nsrc > 1) return HKI_SMALL_FOLD;
+    return s->kind == HKI_STEP_RECV && !s->nto ? HKI_SMALL_RECV : HKI_NOT_SMALL;
+}
+
 static void place(hki_program *g, uint32_t i)
 {
     const hki_plan *p = g->plan;
@@ -92,6 +105,7 @@ static void place(hki_program *g, uint32_t i)
     y->elems = hki_slice_elems(p, s->slice);
     y->bytes = y->elems * g->elem_bytes;
     y->at = start_of(g, s->slice);
+    y->small = kind_of_small(p, s);
 }
 
 /* Per rank: messages sent to it, received from it, index + 1 of the first SEND to it, and of the last step that reads a message from it. */

@@ -228,74 +228,113 @@ static hki_go try_single(hki_run *r, const hki_step *s, const hki_ready *y, uint
     return let_go(r, s, &o, window);
 }
 
-/* ---- The two steps that small calls consist of, in a flat run: the same, with nothing to find out. Others take the general way. */
+/* ---- The steps that small calls consist of, in a flat run: the same, with nothing to find out. Whatever else turns up goes the general
+ * way. Functions of their own, so that each has the registers to itself. */
 
-static inline hki_go flat_send(hki_run *r, const hki_step *s, const hki_ready *y)
+static __attribute__((noinline)) hki_go small_send(hki_run *r, const hki_step *s, const hki_ready *y)
 {
-#ifndef HOCKET_FAULTS
-    if (y->bytes <= r->port->small_bytes) {
-        const hki_go gone = r->port->ops->send(r->port, r->program->plan->peers + s->to, s->nto, r->base[s->slice.buf] + y->at, y->bytes,
-                                               r->fingerprint);
-        if (HKI_LIKELY(gone == HKI_GO)) return gone;
-        return gone == HKI_NOT_YET ? lacking(r, r->port->holder, true) : broken(r, r->port->status, r->port->culprit);
-    }
-#endif
-    hki_outgoing o;
-    hki_places places;
-    address(r, s, y->bytes, &o);
-    const hki_go go = outgoing(r, &o, &places);
-    if (go != HKI_GO) return go;
-    const uint8_t *mine = r->base[s->slice.buf] + y->at;
-    for (uint32_t k = 0; k < places.n; k++) move(places.at[k], mine, y->bytes);
-#ifdef HOCKET_FAULTS
-    plant(r, &places, y->bytes);
-#endif
-    r->port->ops->commit(r->port, &o);
+    const hki_program *g = r->program;
+    hki_port *port = r->port;
+    uint8_t *mine = r->base[s->slice.buf] + y->at;
+    const uint8_t *from = s->kind == HKI_STEP_COPY ? r->base[g->plan->srcs[s->src].buf] + g->src_at[s->src] : mine;
+    const hki_go gone = port->ops->send(port, g->plan->peers + s->to, s->nto, from, y->bytes, r->fingerprint);
+    if (HKI_UNLIKELY(gone != HKI_GO)) return gone == HKI_NOT_YET ? lacking(r, port->holder, true) : broken(r, port->status, port->culprit);
+    if (from != mine) move(mine, from, y->bytes);
     return HKI_GO;
 }
 
-static inline hki_go flat_fold(hki_run *r, const hki_step *s, const hki_ready *y)
+/* The payload of the message from peer, which is looked for up to `looks` times, or NULL. */
+static inline const void *look(hki_run *r, uint32_t peer, const hki_ready *y, uint32_t looks)
+{
+    const void *data;
+    while (!(data = r->port->ops->glance(r->port, peer, y->bytes, r->fingerprint)))
+        if (--looks == 0) return NULL;
+    return data;
+}
+
+/* What can be known before the messages come is found out before. */
+static inline __attribute__((always_inline)) hki_go fold_when_there(hki_run *r, const hki_step *s, const hki_ready *y, uint32_t looks)
 {
     const hki_program *g = r->program;
-    const hki_slice *src = g->plan->srcs + s->src;
+    const hki_slice *const src = g->plan->srcs + s->src;
     const size_t *at = g->src_at + s->src;
-    for (uint32_t k = 0; k < s->nsrc; k++) {
-        if (src[k].buf != HKI_MSG) {
-            r->sources[k] = r->base[src[k].buf] + at[k];
-            continue;
-        }
-        const hki_go go = incoming(r, src[k].first, y->bytes, &r->sources[k], NULL);
-        if (go != HKI_GO) return go;
-    }
+    const void **from = r->sources;
+    const uint32_t n = s->nsrc;
+    const bool few = y->elems <= HKI_FEW && g->fold.few && hki_fp_plain();
     void *dst = r->base[s->slice.buf] + y->at;
-    const bool few = y->elems <= HKI_FEW && s->nsrc > 1 && g->fold.few && hki_fp_plain();
-    if (few) g->fold.few(dst, r->sources, s->nsrc, y->elems, &g->plan->call.red, s->finish);
-    else hki_fold_by(g->fold, &dst, 1, r->sources, s->nsrc, y->elems, &g->plan->call.red, s->finish);
-    for (uint32_t k = 0; k < s->nsrc; k++)
+    for (uint32_t k = 0; k < n; k++) {
+        from[k] = src[k].buf == HKI_MSG ? look(r, src[k].first, y, looks) : r->base[src[k].buf] + at[k];
+        if (!from[k]) return hki_step_try(r, s, 0);
+    }
+    if (few) g->fold.few(dst, from, n, y->elems, &g->plan->call.red, s->finish);
+    else hki_fold_by(g->fold, &dst, 1, from, n, y->elems, &g->plan->call.red, s->finish);
+    for (uint32_t k = 0; k < n; k++)
         if (src[k].buf == HKI_MSG) r->port->ops->release(r->port, src[k].first);
     return HKI_GO;
+}
+
+static inline __attribute__((always_inline)) hki_go recv_when_there(hki_run *r, const hki_step *s, const hki_ready *y, uint32_t looks)
+{
+    const void *from = look(r, s->peer, y, looks);
+    if (!from) return hki_step_try(r, s, 0);
+    move(r->base[s->slice.buf] + y->at, from, y->bytes);
+    r->port->ops->release(r->port, s->peer);
+    return HKI_GO;
+}
+
+static __attribute__((noinline)) hki_go small_fold(hki_run *r, const hki_step *s, const hki_ready *y) { return fold_when_there(r, s, y, 1); }
+static __attribute__((noinline)) hki_go small_recv(hki_run *r, const hki_step *s, const hki_ready *y) { return recv_when_there(r, s, y, 1); }
+
+static hki_go flat_end(hki_run *r)
+{
+    r->window = 1;
+    r->step = 0;
+    r->steps_done = r->program->plan->nsteps;
+    r->waiting_for = UINT32_MAX;
+    return HKI_GO;
+}
+
+/* Copies of fold and receive with their own branches, which always go the same way: a CPU forgets what they did over an uncertain number
+ * of looks. */
+static inline hki_go await_small(hki_run *r, uint32_t looks)
+{
+    const uint32_t i = r->step;
+    const hki_step *s = r->program->plan->steps + i;
+    const hki_ready *y = r->program->steps + i;
+    const hki_go go = y->small == HKI_SMALL_FOLD ? fold_when_there(r, s, y, looks) : recv_when_there(r, s, y, looks);
+    if (HKI_UNLIKELY(go != HKI_GO)) return go;
+    r->step = i + 1;
+    return HKI_LIKELY(i + 1 == r->program->plan->nsteps) ? flat_end(r) : HKI_GO;
+}
+
+hki_go hki_step_await(hki_run *r, uint32_t looks)
+{
+    const hki_ready *y = r->program->steps + r->step;
+    if (HKI_LIKELY(r->flat && y->small >= HKI_SMALL_FOLD && y->bytes <= r->port->small_bytes)) return await_small(r, looks);
+    hki_msg m;
+    for (; looks; looks--)
+        if (r->waits_to_send || r->port->ops->peek(r->port, r->waiting_for, &m) != HKI_NOT_YET) return HKI_GO;
+    return HKI_NOT_YET;
 }
 
 hki_go hki_steps_flat(hki_run *r)
 {
     const hki_program *g = r->program;
+    const hki_step *s = g->plan->steps;
+    const hki_ready *y = g->steps;
     const uint32_t n = g->windows ? g->plan->nsteps : 0;
     for (uint32_t i = r->step; i < n; i++) {
-        const hki_step *s = &g->plan->steps[i];
-        const hki_ready *y = &g->steps[i];
-        hki_go go;
-        if (s->kind == HKI_STEP_SEND && y->elems) go = flat_send(r, s, y);
-        else if (s->kind == HKI_STEP_REDUCE && !s->nto && y->elems) go = flat_fold(r, s, y);
-        else go = hki_step_try(r, s, 0);
+        const unsigned small = y[i].bytes <= r->port->small_bytes ? y[i].small : HKI_NOT_SMALL;
+        const hki_go go = small == HKI_SMALL_SEND   ? small_send(r, s + i, y + i)
+                          : small == HKI_SMALL_FOLD ? small_fold(r, s + i, y + i)
+                          : small == HKI_SMALL_RECV ? small_recv(r, s + i, y + i)
+                                                    : hki_step_try(r, s + i, 0);
         if (HKI_UNLIKELY(go != HKI_GO)) {
             r->step = r->steps_done = i;
             return go;
         }
     }
-    r->window = 1;
-    r->step = 0;
-    r->steps_done = n;
-    return HKI_GO;
+    return flat_end(r);
 }
 
 /* ---- Steps with operands in several pieces */

@@ -98,9 +98,10 @@ const hki_isa hki_isa_ref = {
     static void X##_##OP##_few(void *dst, const void *const *src, unsigned nsrc, size_t count, const hki_reduction *r, bool apply) \
     {                                                                                                                            \
         const X##_acc m = X##_factor(r, apply);                                                                                  \
+        const X##_elem *const a = src[0], *const b = src[1];                                                                     \
         for (size_t i = 0; i < count; i++) {                                                                                     \
-            X##_acc acc = X##_load((const X##_elem *)src[0] + i);                                                                \
-            for (unsigned k = 1; k < nsrc; k++) acc = X##_##OP(acc, X##_load((const X##_elem *)src[k] + i));                     \
+            X##_acc acc = X##_##OP(X##_load(a + i), X##_load(b + i));                                                            \
+            for (unsigned k = 2; k < nsrc; k++) acc = X##_##OP(acc, X##_load((const X##_elem *)src[k] + i));                     \
             X##_put((X##_elem *)dst + i, acc, m);                                                                                \
             HKI_AS_WRITTEN();                                                                                                    \
         }                                                                                                                        \

@@ -5,33 +5,29 @@
 
 #include <string.h>
 
-/* Where a message is, if not in the ring: in its line; in its sender's memory; where its reader wanted it. */
+/* Where a message is, if not in the ring: in its line or on its card; in its sender's memory; where its reader wanted it. */
 enum { INLINE = UINT32_MAX, LENT = UINT32_MAX - 1, PUT = UINT32_MAX - 2 };
 
-/* Two cache lines; what fits the second does not touch the first. */
+/* One cache line, and one left free: some CPUs fetch them in pairs, and the next message's is being written. */
 typedef struct line {
     union {
         uint8_t payload[HKI_SHM_INLINE];
         struct {
-            uint8_t first[HKI_LINE];
-            union {
-                uint8_t small[HKI_SHM_SMALL];
-                struct {
-                    uint64_t fingerprint;
-                    uint64_t at;           /* LENT, PUT: in the segment of sender, reader */
-                    uint64_t wanted;       /* in the sender's segment: where it wants message `wanted_ordinal` of that window; 0: nowhere */
-                    uint64_t wanted_bytes;
-                    uint32_t window, wanted_ordinal;
-                };
-            };
+            uint64_t fingerprint;
+            uint64_t at;           /* LENT, PUT: in the segment of sender, reader */
+            uint64_t wanted;       /* in the sender's segment: where it wants message `wanted_ordinal` of that window; 0: nowhere */
+            uint64_t wanted_bytes;
+            uint32_t window, wanted_ordinal;
         };
     };
     uint32_t bytes, place; /* place: one of the above, or where in the ring, in lines */
     _Atomic uint64_t word; /* sequence | fingerprint << 32 */
+    uint8_t unused[HKI_LINE];
 } line;
 _Static_assert(sizeof(line) == 2 * HKI_LINE, "two cache lines");
 
-static inline uint8_t *inside(line *l, size_t bytes) { return bytes <= HKI_SHM_SMALL ? l->small : l->payload; }
+/* Of such a size that cards do not meet in a few sets of a cache. */
+typedef struct card { uint8_t payload[HKI_SHM_CARD], unused[HKI_LINE]; } card;
 
 static inline uint64_t lines_for(size_t bytes) { return (bytes + HKI_LINE - 1) / HKI_LINE; } /* of the ring */
 
@@ -43,6 +39,7 @@ typedef struct pair {
     uint32_t taken;                 /* sequence of the last message from it that was released */
     bool light;                     /* both have met, and its sleepers fence for both sides (hki_fence_all): stores need no fence of their own */
     line *out, *in;                 /* rings of lines; `in` is NULL until its area was found */
+    card *cards_out, *cards_in;     /* a card for each line */
     _Atomic uint32_t *ack, *acks;   /* where this rank acknowledges; where the peer does */
     const _Atomic uint32_t *asleep; /* does anybody there sleep? */
     hki_view *view;
@@ -61,6 +58,8 @@ typedef struct wish {
 } wish;
 #define WISHES 2
 
+#define PARCELS 64 /* messages in the ring at most, to all readers together */
+
 typedef struct shm_port {
     hki_port port;
     hki_area *area;
@@ -71,8 +70,8 @@ typedef struct shm_port {
     uint64_t ring_lines, usual_lines; /* usual: what is used of it unless more is needed */
     uint64_t touched;            /* lines that have memory behind them */
     uint64_t head;               /* where the next one goes */
-    uint64_t first, last;        /* messages not yet reclaimed: parcels[first % HKI_SHM_LINES ...) */
-    struct parcel { uint64_t begin; uint32_t readers; } parcels[HKI_SHM_LINES];
+    uint64_t first, last;        /* messages not yet reclaimed: parcels[first % PARCELS ...) */
+    struct parcel { uint64_t begin; uint32_t readers; } parcels[PARCELS];
     reader *readers;             /* per parcel `ranks` entries */
     wish *theirs, *ours;         /* WISHES per peer; kept by who may put, and by who wants */
     uint64_t *put_at;            /* what the last reserve found: per peer of the message, where to put it; 0: not by put */
@@ -95,8 +94,9 @@ static void lay_out(hki_area *a)
     const hki_shape *s = &a->shape;
     const size_t lanes = (size_t)s->channels * s->ranks;
     a->acks = hki_round_up(sizeof(hki_area_head), HKI_LINE);
-    a->lanes = a->acks + lanes * sizeof(ack);
-    a->slots = hki_round_up(a->lanes + lanes * HKI_SHM_LINES * sizeof(line), hki_page());
+    a->lanes = hki_round_up(a->acks + lanes * sizeof(ack), sizeof(line));
+    a->cards = a->lanes + lanes * HKI_SHM_LINES * sizeof(line);
+    a->slots = hki_round_up(a->cards + lanes * HKI_SHM_LINES * sizeof(card), hki_page());
     a->bytes = a->slots + s->channels * ring_bytes(s);
 }
 
@@ -227,6 +227,17 @@ static line *lines_of(const hki_area *a, uint8_t *base, uint32_t channel, uint32
     return (line *)(base + a->lanes) + ((size_t)channel * a->shape.ranks + destination) * HKI_SHM_LINES;
 }
 
+static card *cards_of(const hki_area *a, uint8_t *base, uint32_t channel, uint32_t destination)
+{
+    return (card *)(base + a->cards) + ((size_t)channel * a->shape.ranks + destination) * HKI_SHM_LINES;
+}
+
+/* The payload of message seq, whose line is l. */
+static inline uint8_t *beside(line *l, card *cards, uint32_t seq, size_t bytes)
+{
+    return bytes <= HKI_SHM_INLINE ? l->payload : cards[seq % HKI_SHM_LINES].payload;
+}
+
 static _Atomic uint32_t *ack_at(const hki_area *a, uint8_t *base, uint32_t channel, uint32_t source)
 {
     return &((ack *)(base + a->acks))[(size_t)channel * a->shape.ranks + source].seq;
@@ -244,6 +255,7 @@ static __attribute__((noinline)) bool meet(shm_port *p, uint32_t peer)
     q->light = atomic_load(&mine->fences) && atomic_load(&its->fences);
     q->acks = ack_at(p->area, base, p->channel, p->port.rank);
     q->ring = ring_of(p->area, base, p->channel);
+    q->cards_in = cards_of(p->area, base, p->channel, p->port.rank);
     q->in = lines_of(p->area, base, p->channel, p->port.rank);
     return true;
 }
@@ -268,7 +280,7 @@ static inline void wake(const shm_port *p, const pair *q)
     } while (0)
 
 /* Has peer acknowledged message seq? Looks at the peer's memory only when what was seen last does not settle it. */
-static bool passed(shm_port *p, uint32_t peer, uint32_t seq)
+static __attribute__((noinline)) bool passed(shm_port *p, uint32_t peer, uint32_t seq)
 {
     pair *q = &p->pairs[peer];
     if ((int32_t)(q->acked - seq) >= 0) return true;
@@ -282,8 +294,8 @@ static bool passed(shm_port *p, uint32_t peer, uint32_t seq)
 /* Have all readers of a message passed it? */
 static bool all_passed(shm_port *p, uint64_t parcel)
 {
-    struct parcel *c = &p->parcels[parcel % HKI_SHM_LINES];
-    const reader *r = p->readers + (parcel % HKI_SHM_LINES) * p->port.ranks;
+    struct parcel *c = &p->parcels[parcel % PARCELS];
+    const reader *r = p->readers + (parcel % PARCELS) * p->port.ranks;
     for (; c->readers; c->readers--)
         if (!passed(p, r[c->readers - 1].peer, r[c->readers - 1].seq)) return p->port.holder = r[c->readers - 1].peer, false;
     return true;
@@ -324,7 +336,7 @@ static bool make_room(shm_port *p, uint64_t n)
     }
     const uint64_t at = p->head & (size - 1);
     const uint64_t begin = at + n > size ? p->head + size - at : p->head;
-    while (p->first != p->last && (p->last - p->first == HKI_SHM_LINES || begin + n - p->parcels[p->first % HKI_SHM_LINES].begin > size))
+    while (p->first != p->last && (p->last - p->first == PARCELS || begin + n - p->parcels[p->first % PARCELS].begin > size))
         if (!reclaim(p)) return false;
     p->head = begin;
     const uint64_t end = (begin & (size - 1)) + n;
@@ -388,6 +400,12 @@ static __attribute__((noinline)) hki_go reserve_outside(shm_port *p, const hki_o
     return HKI_GO;
 }
 
+/* Does it travel in its line or on its card? What has several readers and is too long for their lines is written once, to the ring. */
+static inline bool travels_beside(const hki_outgoing *o)
+{
+    return o->bytes <= HKI_SHM_INLINE || (o->bytes <= HKI_SHM_CARD && o->n == 1 && !o->lent && !o->ordinal);
+}
+
 static hki_go reserve(hki_port *port, const hki_outgoing *o, hki_places *places)
 {
     shm_port *p = (shm_port *)port;
@@ -396,14 +414,15 @@ static hki_go reserve(hki_port *port, const hki_outgoing *o, hki_places *places)
         if (is_full(p, o->peers[i])) return HKI_NOT_YET;
     places->n = places->near = 1;
     p->lent_at = 0;
-    if (o->bytes > HKI_SHM_INLINE) {
+    if (!travels_beside(o)) {
         if (o->lent || o->ordinal) return reserve_outside(p, o, places);
         if (!make_room(p, lines_for(o->bytes))) return HKI_NOT_YET;
         places->at[0] = head_of(p);
         return HKI_GO;
     }
     const pair *q = &p->pairs[o->peers[0]];
-    places->at[0] = o->n == 1 ? inside(&q->out[(q->sent + 1) % HKI_SHM_LINES], o->bytes) : p->scratch;
+    const uint32_t seq = q->sent + 1;
+    places->at[0] = o->n == 1 ? beside(&q->out[seq % HKI_SHM_LINES], q->cards_out, seq, o->bytes) : p->scratch;
     return HKI_GO;
 }
 
@@ -427,40 +446,39 @@ static void tell_wish(shm_port *p, const hki_outgoing *o, uint32_t seq, line *l)
     l->wanted = at;
 }
 
-static void commit_inline(shm_port *p, const hki_outgoing *o)
+static void commit_beside(shm_port *p, const hki_outgoing *o)
 {
     for (uint32_t i = 0; i < o->n; i++) {
         pair *q = &p->pairs[o->peers[i]];
         const uint32_t seq = ++q->sent;
         line *l = &q->out[seq % HKI_SHM_LINES];
-        if (o->n > 1) copy_words(inside(l, o->bytes), p->scratch, o->bytes);
+        if (o->n > 1) copy_words(l->payload, p->scratch, o->bytes);
         l->bytes = (uint32_t)o->bytes;
         l->place = INLINE;
         PUBLISH(p, q, &l->word, seq | o->fingerprint << 32);
     }
 }
 
-static inline hki_go send_one(shm_port *p, uint32_t peer, const void *payload, size_t bytes, uint64_t fingerprint)
+static inline void send_one(shm_port *p, uint32_t peer, const void *payload, size_t bytes, uint64_t fingerprint)
 {
     pair *q = &p->pairs[peer];
-    if (is_full(p, peer)) return HKI_NOT_YET;
     const uint32_t seq = ++q->sent;
     line *l = &q->out[seq % HKI_SHM_LINES];
-    if (bytes == 8) memcpy(l->small, payload, 8);
-    else hki_copy_small(inside(l, bytes), payload, bytes);
+    if (bytes == 8) memcpy(l->payload, payload, 8);
+    else if (bytes <= HKI_SHM_INLINE) hki_copy_small(l->payload, payload, bytes);
+    else if (bytes <= 2 * HKI_LINE) hki_copy_small(q->cards_out[seq % HKI_SHM_LINES].payload, payload, bytes);
+    else memcpy(q->cards_out[seq % HKI_SHM_LINES].payload, payload, bytes);
     l->bytes = (uint32_t)bytes;
     l->place = INLINE;
     PUBLISH(p, q, &l->word, seq | fingerprint << 32);
-    return HKI_GO;
 }
 
 static hki_go send_small(hki_port *port, const uint32_t *peers, uint32_t n, const void *payload, size_t bytes, uint64_t fingerprint)
 {
     shm_port *p = (shm_port *)port;
-    for (uint32_t i = 0; n > 1 && i < n; i++) /* all or none */
+    for (uint32_t i = 0; i < n; i++) /* all or none */
         if (is_full(p, peers[i])) return HKI_NOT_YET;
-    for (uint32_t i = 0; i < n; i++)
-        if (HKI_UNLIKELY(send_one(p, peers[i], payload, bytes, fingerprint) != HKI_GO)) return HKI_NOT_YET; /* n == 1 */
+    for (uint32_t i = 0; i < n; i++) send_one(p, peers[i], payload, bytes, fingerprint);
     port->stats.messages_sent += n;
     port->stats.bytes_sent += n * bytes;
     return HKI_GO;
@@ -469,7 +487,7 @@ static hki_go send_small(hki_port *port, const uint32_t *peers, uint32_t n, cons
 static __attribute__((noinline)) uint64_t commit_outside(shm_port *p, const hki_outgoing *o)
 {
     const uint32_t place = p->lent_at ? LENT : (uint32_t)(p->head & (p->ring_lines - 1));
-    reader *r = p->readers + (p->last % HKI_SHM_LINES) * p->port.ranks;
+    reader *r = p->readers + (p->last % PARCELS) * p->port.ranks;
     uint32_t readers = 0, put = 0;
     for (uint32_t i = 0; i < o->n; i++) {
         pair *q = &p->pairs[o->peers[i]];
@@ -487,7 +505,7 @@ static __attribute__((noinline)) uint64_t commit_outside(shm_port *p, const hki_
     if (put) atomic_store_explicit(&hki_area_mine(p->area)->putting, 0u, memory_order_release);
     p->port.lent += o->bytes * (p->lent_at ? o->n : put);
     if (!readers) return 0;
-    p->parcels[p->last++ % HKI_SHM_LINES] = (struct parcel){p->head, readers};
+    p->parcels[p->last++ % PARCELS] = (struct parcel){p->head, readers};
     if (p->lent_at) return p->last;
     p->head += lines_for(o->bytes);
     return 0;
@@ -497,7 +515,7 @@ static __attribute__((noinline)) uint64_t commit_outside(shm_port *p, const hki_
 static void commit_ring(shm_port *p, const hki_outgoing *o)
 {
     const uint32_t place = (uint32_t)(p->head & (p->ring_lines - 1));
-    reader *r = p->readers + (p->last % HKI_SHM_LINES) * p->port.ranks;
+    reader *r = p->readers + (p->last % PARCELS) * p->port.ranks;
     for (uint32_t i = 0; i < o->n; i++) {
         pair *q = &p->pairs[o->peers[i]];
         const uint32_t seq = ++q->sent;
@@ -509,7 +527,7 @@ static void commit_ring(shm_port *p, const hki_outgoing *o)
         r[i] = (reader){o->peers[i], seq};
         PUBLISH(p, q, &l->word, seq | o->fingerprint << 32);
     }
-    p->parcels[p->last++ % HKI_SHM_LINES] = (struct parcel){p->head, o->n};
+    p->parcels[p->last++ % PARCELS] = (struct parcel){p->head, o->n};
     p->head += lines_for(o->bytes);
 }
 
@@ -518,7 +536,7 @@ static uint64_t commit(hki_port *port, const hki_outgoing *o)
     shm_port *p = (shm_port *)port;
     port->stats.messages_sent += o->n;
     port->stats.bytes_sent += o->n * o->bytes;
-    if (o->bytes <= HKI_SHM_INLINE) commit_inline(p, o);
+    if (travels_beside(o)) commit_beside(p, o);
     else if (o->lent || o->ordinal) return commit_outside(p, o);
     else commit_ring(p, o);
     return 0;
@@ -590,18 +608,29 @@ static hki_go peek(hki_port *port, uint32_t peer, hki_msg *m)
     const uint32_t seq = q->taken + 1;
     line *l = &q->in[seq % HKI_SHM_LINES];
     const uint64_t word = atomic_load_explicit(&l->word, memory_order_acquire);
-    if ((uint32_t)word != seq) {
-        __builtin_prefetch(l->first); /* written before the word, it will be here with it */
-        return HKI_NOT_YET;
-    }
+    if ((uint32_t)word != seq) return HKI_NOT_YET;
     const uint32_t bytes = l->bytes;
-    if (HKI_UNLIKELY(l->place != INLINE || bytes > HKI_SHM_INLINE)) return peek_outside(p, peer, l, m);
+    if (HKI_UNLIKELY(l->place != INLINE || bytes > HKI_SHM_CARD)) return peek_outside(p, peer, l, m);
     m->bytes = bytes;
     m->placed = false;
-    m->data = inside(l, bytes);
+    m->data = beside(l, q->cards_in, seq, bytes);
     m->fingerprint = word >> 32;
     m->mask = UINT32_MAX;
     return HKI_GO;
+}
+
+static const void *glance(hki_port *port, uint32_t peer, size_t bytes, uint64_t fingerprint)
+{
+    const shm_port *p = (const shm_port *)port;
+    const pair *q = &p->pairs[peer];
+    if (HKI_UNLIKELY(!q->in)) return NULL;
+    const uint32_t seq = q->taken + 1;
+    line *l = &q->in[seq % HKI_SHM_LINES];
+    if (atomic_load_explicit(&l->word, memory_order_acquire) == (seq | fingerprint << 32) && l->bytes == bytes && l->place == INLINE)
+        return beside(l, q->cards_in, seq, bytes);
+    /* Written before the word, the card will be here with it. */
+    for (size_t at = 0; bytes > HKI_SHM_INLINE && at < bytes; at += HKI_LINE) __builtin_prefetch(q->cards_in[seq % HKI_SHM_LINES].payload + at);
+    return NULL;
 }
 
 /* What was read of lent memory counts only if the lender had not failed by then: a rank that fails gives its buffers back to its caller. */
@@ -621,12 +650,12 @@ static void release(hki_port *port, uint32_t peer)
     const uint32_t bytes = l->bytes;
     port->stats.messages_received++;
     port->stats.bytes_received += bytes;
-    /* Only a writer short of room or lines waits for an ack; it runs out of lines after 64. */
-    if (HKI_LIKELY(bytes <= HKI_SHM_INLINE && seq % 16)) {
+    /* Only a writer short of room or lines waits for an ack; it runs out of lines after 16. */
+    if (HKI_LIKELY(l->place == INLINE && seq % (HKI_SHM_LINES / 4))) {
         atomic_store_explicit(q->ack, seq, memory_order_release);
         return;
     }
-    if (HKI_UNLIKELY(l->place == LENT && bytes > HKI_SHM_INLINE)) check_lender(p, peer);
+    if (HKI_UNLIKELY(l->place == LENT)) check_lender(p, peer);
     PUBLISH(p, q, q->ack, seq);
 }
 
@@ -647,7 +676,7 @@ static void close_port(hki_port *port)
     hki_free(p);
 }
 
-static const hki_port_ops ops = {reserve, send_small, commit, settled, lendable, peek, NULL, release, unread, close_port};
+static const hki_port_ops ops = {reserve, send_small, commit, settled, lendable, peek, glance, NULL, release, unread, close_port};
 
 hki_port *hki_shm_port(hki_area *a, uint32_t channel)
 {
@@ -655,14 +684,14 @@ hki_port *hki_shm_port(hki_area *a, uint32_t channel)
     shm_port *p = hki_alloc(sizeof *p);
     if (!p) return NULL;
     p->port = (hki_port){.ops = &ops, .ranks = s->ranks, .rank = s->rank, .slot_bytes = s->slot_bytes};
-    p->port.small_bytes = HKI_SHM_INLINE;
+    p->port.small_bytes = HKI_SHM_CARD;
     p->area = a;
     p->channel = channel;
     p->ring = ring_of(a, a->base, channel);
     p->ring_lines = ring_bytes(s) / HKI_LINE;
     p->usual_lines = (s->crowded ? HKI_SHM_RING / 8 : HKI_SHM_RING) / HKI_LINE;
     p->pairs = hki_alloc(s->ranks * sizeof *p->pairs);
-    p->readers = hki_alloc((size_t)HKI_SHM_LINES * s->ranks * sizeof *p->readers);
+    p->readers = hki_alloc((size_t)PARCELS * s->ranks * sizeof *p->readers);
     p->theirs = hki_alloc(2 * WISHES * s->ranks * sizeof *p->theirs);
     p->put_at = hki_alloc(s->ranks * sizeof *p->put_at);
     if (!p->pairs || !p->readers || !p->theirs || !p->put_at) {
@@ -672,7 +701,7 @@ hki_port *hki_shm_port(hki_area *a, uint32_t channel)
     p->ours = p->theirs + WISHES * s->ranks;
     for (uint32_t r = 0; r < s->ranks; r++) {
         hki_view *v = a->peers[r]->view;
-        p->pairs[r] = (pair){.out = lines_of(a, a->base, channel, r), .ack = ack_at(a, a->base, channel, r), .view = v};
+        p->pairs[r] = (pair){.out = lines_of(a, a->base, channel, r), .cards_out = cards_of(a, a->base, channel, r), .ack = ack_at(a, a->base, channel, r), .view = v};
         /* Known before its area is: a rank may sleep before it has heard of this communicator, or be sent to and never heard. */
         p->pairs[r].asleep = &hki_segment_head_of(v ? v->base : a->segment->base)->asleep;
     }

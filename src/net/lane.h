@@ -64,6 +64,9 @@ typedef struct hki_port_ops {
     bool (*lendable)(hki_port *, const void *memory, size_t bytes);
     /* The oldest unread message from peer. */
     hki_go (*peek)(hki_port *, uint32_t peer, hki_msg *);
+    /* The payload of the oldest unread message from peer, if it is there, up to small_bytes long, and has these bytes and this fingerprint;
+     * else NULL: ask peek. NULL where small_bytes is 0. */
+    const void *(*glance)(hki_port *, uint32_t peer, size_t bytes, uint64_t fingerprint);
     /* Before a peek: the oldest message from peer, if it has not begun to come, is so long and has this fingerprint, may be stored at
      * `place` as it comes, until it is released or the port breaks. NULL: this port stores nothing by itself. */
     void (*expect)(hki_port *, uint32_t peer, void *place, size_t bytes, uint64_t fingerprint);

@@ -120,7 +120,7 @@ static void close_port(hki_port *port)
     hki_free(m);
 }
 
-static const hki_port_ops ops = {reserve, NULL, commit, settled, lendable, peek, expect, release, unread, close_port};
+static const hki_port_ops ops = {reserve, NULL, commit, settled, lendable, peek, NULL, expect, release, unread, close_port};
 
 hki_port *hki_mux_port(hki_port *near, hki_port *far, hki_peer *const *peers, bool all_far)
 {

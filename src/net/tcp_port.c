@@ -183,7 +183,7 @@ static void close_port(hki_port *port)
     hki_free(port);
 }
 
-static const hki_port_ops ops = {reserve, NULL, commit, settled, lendable, peek, expect, release, unread, close_port};
+static const hki_port_ops ops = {reserve, NULL, commit, settled, lendable, peek, NULL, expect, release, unread, close_port};
 
 hki_port *hki_tcp_port(hki_tcp_comm *c, uint32_t channel)
 {

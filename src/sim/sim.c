@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define LINES 64           /* messages under way in a lane */
+#define LINES 16           /* messages under way in a lane */
 #define SHORT 56           /* payloads up to here carry half of the fingerprint, as in shared memory */
 #define NO_SLOT UINT32_MAX
 
@@ -313,7 +313,7 @@ static uint32_t unread(hki_port *port, uint32_t peer)
 
 static void close_port(hki_port *port) { }
 
-static const hki_port_ops ops = {reserve, NULL, commit, settled, lendable, peek, expect, release, unread, close_port};
+static const hki_port_ops ops = {reserve, NULL, commit, settled, lendable, peek, NULL, expect, release, unread, close_port};
 
 /* When something on its way reaches rank r next. Only the first untaken message of a lane can make a difference. */
 static uint64_t next_change(hki_sim *s, uint32_t r)

@@ -4,7 +4,7 @@
  * Whatever could come out one way or another (delays, who runs first, which executor, when a run is handed over) is drawn from
  * the seed; one seed is one history, event by event.
  *
- * Lanes are as shared memory's: first in, first out, 64 messages long; a source's payload stands in a ring of slots shared by all
+ * Lanes are as shared memory's: first in, first out, 16 messages long; a source's payload stands in a ring of slots shared by all
  * destinations, and a slot is free once the source has seen every reader let go. A message is seen `delay + below(jitter + 1)`
  * after it was sent, its release likewise. Every message with a payload takes a slot; tokens take none.
  *
