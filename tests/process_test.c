@@ -265,10 +265,15 @@ static void settings_differ(void **state)
 static int forks(int rank, int ranks, int out)
 {
     hk_comm *comm = join(out);
-    int32_t x = 1;
+    int32_t x = 1, y;
     for (int k = 0; k < 3; k++) {
+        hk_request *under_way = NULL; /* and with it a progress thread, which the child has not */
+        y = 1;
+        if (hk_all_reduce(&y, &y, 1, HK_I32, HK_SUM, comm, NULL, &under_way)) return FAILED;
         const pid_t child = fork();
         if (child == 0) {
+            hk_request *copy = under_way;
+            if (hk_wait(&copy) != HK_FORKED) _exit(2);
             if (k == 0) _exit(hk_all_reduce(&x, &x, 1, HK_I32, HK_SUM, comm, NULL, NULL) == HK_FORKED && strstr(hk_last_error(NULL), "fork") ? 0 : 1);
             if (k == 1) exit(0);
             execl("/bin/true", "true", (char *)NULL);
@@ -276,7 +281,7 @@ static int forks(int rank, int ranks, int out)
         }
         int status;
         waitpid(child, &status, 0);
-        if (status) return FAILED;
+        if (status || hk_wait(&under_way) || y != ranks) return FAILED;
         for (int i = 0; i < 100; i++) {
             x = 1;
             if (hk_all_reduce(&x, &x, 1, HK_I32, HK_SUM, comm, NULL, NULL) || x != ranks) return FAILED;
@@ -331,6 +336,9 @@ static int just_exits(int rank, int ranks, int out)
     hk_comm *comm = join(out);
     int32_t x = 1;
     if (hk_all_reduce(&x, &x, 1, HK_I32, HK_SUM, comm, NULL, NULL) || x != ranks) return FAILED;
+    hk_request *never = NULL; /* the progress thread waits for it when the process ends */
+    static int32_t y;
+    if (hk_recv(&y, 1, HK_I32, (rank + 1) % ranks, comm, NULL, &never)) return FAILED;
     exit(rank);
 }
 

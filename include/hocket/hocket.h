@@ -97,6 +97,7 @@ HK_API hk_status hk_op_free(hk_redop op);
 
 typedef struct hk_comm hk_comm;
 typedef struct hk_request hk_request;
+typedef struct hk_event hk_event;
 typedef struct hk_id { char bytes[128]; } hk_id;
 
 /* Settings of a communicator. Zero means "default"; start from HK_CONFIG_INIT so that later fields stay default. */
@@ -152,10 +153,12 @@ typedef struct hk_options {
     int tag;                /* send and recv: message tag; collectives: compared between ranks */
     int priority;           /* reserved, 0 */
     const char *wire;       /* reserved, NULL */
-    hk_request *const *after; /* reserved, NULL */
-    size_t after_count;     /* reserved, 0 */
+    hk_event *const *after; /* after_count events: the operation starts when all are recorded; they may be destroyed after the call */
+    size_t after_count;
+    void (*done)(void *arg, hk_status status); /* called once when the operation has finished, before waits for it return; see Requests */
+    void *done_arg;
 } hk_options;
-#define HK_OPTIONS_INIT { sizeof(hk_options), 0, NULL, 0, 0, NULL, NULL, 0 }
+#define HK_OPTIONS_INIT { sizeof(hk_options), 0, NULL, 0, 0, NULL, NULL, 0, NULL, NULL }
 
 /* In place means: send == recv, or for the operations that split, the pointer given in brackets. Any other overlap of send and
  * recv is HK_INVALID. With count 0 pointers may be NULL. */
@@ -214,6 +217,15 @@ HK_API hk_status hk_group_end(hk_comm *comm, hk_request **request);
 
 /* ---- Requests ----------------------------------------------------------------------------------------------------- */
 
+/* An operation with a request goes on without its caller. Whoever waits in the library, for whatever, moves everything; while nobody
+ * does, a progress thread takes over, which the first such operation of a process starts (of each rank, if ranks are threads) and the end of its
+ * last communicator stops. It sleeps when nothing is under way. Operations of one communicator start in the order of their calls, several
+ * are under way at once, and results do not depend on the order of waits. Calls of several threads on one communicator take turns.
+ * A communicator has up to 1024 unfinished operations; a call beyond that waits for one to finish.
+ *
+ * options.done runs on the thread that makes progress: a caller's, or the progress thread. It may issue operations with requests; waiting
+ * there, or a call without a request, is HK_INVALID. */
+
 /* A finished request is freed and set to NULL; a NULL request is finished. The status is the operation's. */
 HK_API hk_status hk_test(hk_request **request, int *done);
 HK_API hk_status hk_wait(hk_request **request);
@@ -224,6 +236,23 @@ HK_API hk_status hk_wait_all(hk_request **requests, size_t n);
 HK_API hk_status hk_wait_any(hk_request **requests, size_t n, size_t *index);
 /* Drops the handle without waiting: the operation goes on, its buffers stay in use until hk_comm_destroy. */
 HK_API void hk_request_free(hk_request **request);
+
+/* ---- Events: an order between operations and other work, without waiting for it ------------------------------------------------ */
+
+/* Something that will have happened. hk_event_record says that it has (compute is done, say); operations issued with it in options.after
+ * start then, and threads in hk_event_wait go on. Since operations of a communicator start in order, those issued after one that waits
+ * for an event wait with it. Destroy drops the handle; operations that wait keep what they need. */
+HK_API hk_status hk_event_create(hk_event **event);
+HK_API hk_status hk_event_record(hk_event *event);
+/* Makes it as new: HK_INVALID while operations wait for it. */
+HK_API hk_status hk_event_reset(hk_event *event);
+/* An event that is recorded when the request's operation has finished, with its status. To be destroyed like any other; the request
+ * is still to be waited for, or freed. */
+HK_API hk_status hk_request_event(hk_request *request, hk_event **event);
+HK_API hk_status hk_event_query(const hk_event *event, int *recorded);
+/* The status of what it stands for; HK_WAIT_EXPIRED after timeout_us (UINT64_MAX: no limit). An operation whose event failed fails. */
+HK_API hk_status hk_event_wait(hk_event *event, uint64_t timeout_us);
+HK_API void hk_event_destroy(hk_event *event);
 
 /* ---- Memory ------------------------------------------------------------------------------------------------------- */
 

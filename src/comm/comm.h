@@ -19,6 +19,7 @@
 #define HKI_CHANNELS 2
 #define HKI_LEND 2048          /* bytes of a buffer from which it is worth asking whether it can be lent */
 #define HKI_P2P HKI_CHANNELS /* the channel of send and recv */
+#define HKI_POOL 1024          /* unfinished operations of a communicator from which a call waits for one to finish */
 
 enum { HKI_ANY, HKI_ONLY_SHM, HKI_ONLY_TCP };
 typedef enum hki_executor { HKI_AUTO, HKI_INLINE, HKI_EVENT } hki_executor;
@@ -65,6 +66,7 @@ struct hk_comm {
     hk_request *free_tasks;
     hk_request quick[HKI_CHANNELS]; /* what hki_task_quick runs; never in a list */
     uint64_t unfinished;
+    uint32_t calls;              /* finished tasks whose callbacks have not returned */
     hki_group *groups;
     hki_entry *cache[HKI_CACHE_SETS][HKI_CACHE_WAYS];
     uint64_t cache_clock, builds;
@@ -142,6 +144,9 @@ void hki_set_spins(hki_engine *);
 bool hki_wait(hki_engine *, hk_request *const *requests, size_t n, bool all, uint64_t give_up_us);
 /* Pumps until done(arg) or the deadline. */
 bool hki_wait_until(hki_engine *, bool (*done)(void *), void *arg, uint64_t give_up_us);
+/* The same for the progress thread: done(engine). */
+void hki_drive_idle(hki_engine *, bool (*done)(void *));
+bool hki_unsent(hki_engine *); /* does anything wait for room in the kernel's buffers? */
 /* Before a call that waited returns: what it sent has left for the kernel, as nobody may be in the library for long to send it later.
  * Gives up after timeout_us; the links then go on when somebody is. */
 void hki_flush(hk_comm *, uint64_t timeout_us);
@@ -149,6 +154,8 @@ void hki_flush(hk_comm *, uint64_t timeout_us);
 /* ---- ops.c */
 /* A call that cannot be part of a group, made inside one by this thread: HK_INVALID. The lock is not held. */
 hk_status hki_outside_group(hk_comm *, const char *call);
+/* Takes over from a call's options what is done with its task; on failure the task is gone. */
+hk_status hki_issue_with(hk_request *, const hk_options *);
 /* Common end of every public operation: into the open group, or submitted and waited for. The lock is held. */
 hk_status hki_issue(hk_comm *, hk_request *, hk_request **);
 

@@ -184,6 +184,8 @@ static bool drained(void *arg)
     return comm->broken || (!comm->unfinished && hki_comm_undrained(comm) == UINT32_MAX);
 }
 
+static bool called_back(void *arg) { return !((const hk_comm *)arg)->calls; }
+
 /* Waits until the peers have taken what this rank sent; what cannot be is a failure like any other. */
 static void drain(hk_comm *comm)
 {
@@ -193,6 +195,7 @@ static void drain(hk_comm *comm)
         const uint32_t rank = hki_comm_undrained(comm);
         hki_comm_fail(comm, HK_TIMEOUT, rank < comm->shape.ranks ? rank : comm->shape.rank, comm->tasks, hki_now_us());
     }
+    if (comm->calls) hki_wait_until(comm->engine, called_back, comm, UINT64_MAX); /* the program's own code: no limit of ours */
     hki_comm_check(comm, hki_now_us()); /* the last chance to see that the calls of the ranks differed */
     if (comm->broken && comm->tcp) hki_wait_until(comm->engine, all_told, comm, hki_now_us() + 800000);
 }
@@ -203,6 +206,7 @@ HK_API hk_status hk_comm_destroy(hk_comm *comm)
     hk_status status = hki_comm_usable(comm);
     if (status) return status;
     if ((status = hki_outside_group(comm, "hk_comm_destroy"))) return status;
+    if (hki_in_callback()) return hki_error(comm, HK_INVALID, "hk_comm_destroy in a callback: destroy it elsewhere");
     hki_engine *e = comm->engine;
     hki_lock_take(&e->lock);
     drain(comm);

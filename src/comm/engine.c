@@ -39,6 +39,7 @@ static void world_free(hki_world *w)
 
 static void engine_free(hki_engine *e)
 {
+    hki_progress_stop(e);
     if (e->tcp) e->remote->close(e->tcp);
     while (e->views) {
         hki_view *v = e->views;
@@ -65,6 +66,7 @@ static hki_engine *engine_new(void)
     e->generation = hki_fork_generation();
     e->epoll = hki_epoll();
     e->remote = hki_transport_remote();
+    e->called_end = &e->called;
     e->cache_bytes = hki_cache_bytes();
     return e;
 }

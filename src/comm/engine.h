@@ -22,6 +22,13 @@ typedef struct hki_world {
     struct { int fd; char name[32]; } *bells;
 } hki_world;
 
+/* The progress thread (comm/progress.c). */
+typedef struct hki_progress {
+    pthread_t id;
+    bool started, resting, stop;
+    _Atomic uint32_t work;       /* grows when there may be something to do: it rests on this word */
+} hki_progress;
+
 typedef struct hki_engine {
     hki_lock lock;
     uint32_t users;              /* communicators */
@@ -37,7 +44,12 @@ typedef struct hki_engine {
     bool paced;                  /* something waits for the rate limit */
     hki_view *views;             /* segments of others mapped here, counted */
     hk_comm *comms;
-    uint32_t sleepers;
+    uint32_t sleepers;           /* threads that sleep for the doorbell and sockets */
+    uint32_t drivers;            /* callers that wait, and so move everything */
+    uint64_t unfinished;         /* tasks of all communicators */
+    hki_progress thread;         /* moves what is unfinished while nobody waits */
+    hk_request *called, **called_end; /* finished, their callbacks still to run */
+    uint32_t calling;            /* callbacks that run now */
     uint32_t spins;              /* how often to look before letting others have the CPU */
     uint32_t yields;             /* how often to let them have it before a quick call becomes a task */
     bool shares_memory;          /* the user has memory that peers can map: hk_mem_alloc, hk_mem_register */
@@ -68,6 +80,20 @@ hki_view *hki_engine_view(hki_engine *, int fd, uint64_t token, const char *bell
 void hki_engine_unview(hki_engine *, hki_view *);
 /* Opens the port for ranks of other hosts, once; false with text. The lock is held, or nobody else knows the engine yet. */
 bool hki_engine_listen(hki_engine *, char error[160]);
+/* ---- comm/progress.c; the lock is held unless told otherwise */
+/* Starts the progress thread if there is none; false: the system gives none. */
+bool hki_progress_start(hki_engine *);
+/* Something is unfinished: if nobody moves it, the thread must. */
+void hki_progress_need(hki_engine *);
+/* The same from anywhere, without the lock. */
+void hki_progress_poke(hki_engine *);
+/* Before the engine is freed, without the lock. */
+void hki_progress_stop(hki_engine *);
+/* Runs the callbacks that are due; gives the lock for each. */
+void hki_callbacks_run(hki_engine *);
+/* Is this thread in a callback? */
+bool hki_in_callback(void);
+
 /* Wakes threads of this engine that sleep. */
 void hki_engine_wake(hki_engine *);
 

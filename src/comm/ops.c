@@ -33,7 +33,6 @@ static hk_status options_of(hk_comm *comm, hki_op op, const hk_options *given_op
         return hki_error(comm, HK_INVALID, "%s: options.size is %zu: start from HK_OPTIONS_INIT", hki_op_name(op), given_options->size);
     memcpy(o, given_options, hki_min(sizeof *o, given_options->size));
     if (o->wire) return hki_error(comm, HK_UNSUPPORTED, "%s: options.wire: this build sends full precision only", hki_op_name(op));
-    if (o->after_count) return hki_error(comm, HK_UNSUPPORTED, "%s: options.after: this build has no events yet", hki_op_name(op));
     return HK_OK;
 }
 
@@ -143,11 +142,48 @@ hk_status hki_outside_group(hk_comm *comm, const char *call)
 
 static hk_status await(hk_comm *comm, hk_request *t)
 {
-    if (!t->finished) hki_wait(comm->engine, &t, 1, true, UINT64_MAX);
+    if (!hki_task_over(t)) hki_wait(comm->engine, &t, 1, true, UINT64_MAX);
     hki_flush(comm, t->timeout_us);
     const hk_status status = t->status;
     hki_task_recycle(t);
     return status;
+}
+
+/* A task that is not to be: nothing of it was sent. */
+static hk_status refuse(hk_request *t, hk_status status)
+{
+    if (t->entry) hki_cache_unpin(t->entry);
+    if (t->after) hki_after_forget(t);
+    hki_task_recycle(t);
+    return status;
+}
+
+hk_status hki_issue_with(hk_request *t, const hk_options *options)
+{
+    hk_options o = HK_OPTIONS_INIT;
+    if (!options) return HK_OK;
+    memcpy(&o, options, hki_min(sizeof o, options->size));
+    t->done = o.done;
+    t->done_arg = o.done_arg;
+    const hk_status status = hki_after_set(t->comm, t, o.after, o.after_count);
+    return status ? refuse(t, status) : HK_OK;
+}
+
+static bool has_room(void *arg)
+{
+    const hk_comm *comm = arg;
+    return comm->broken || comm->unfinished < HKI_POOL;
+}
+
+/* May this call go on as it wants to: on its own, or with its caller waiting? */
+static hk_status admit(hk_comm *comm, hk_request *t, bool on_its_own)
+{
+    if (!on_its_own && hki_in_callback())
+        return refuse(t, hki_error(comm, HK_INVALID, "a call without a request in a callback would hold up what it waits for: give it one"));
+    if (!on_its_own) return HK_OK;
+    if (!hki_progress_start(comm->engine)) return refuse(t, hki_error(comm, HK_SYSTEM, "the system gives no thread for progress (see `ulimit -u`)"));
+    if (!has_room(comm) && !hki_in_callback()) hki_wait_until(comm->engine, has_room, comm, UINT64_MAX);
+    return comm->broken ? refuse(t, (hk_status)comm->notice.status) : HK_OK;
 }
 
 hk_status hki_issue(hk_comm *comm, hk_request *t, hk_request **request)
@@ -159,6 +195,8 @@ hk_status hki_issue(hk_comm *comm, hk_request *t, hk_request **request)
         g->last = t;
         return HK_OK;
     }
+    const hk_status status = admit(comm, t, request != NULL);
+    if (status) return status;
     if (request) t->issued_us = hki_now_us(), t->next_stall_us = t->issued_us + comm->settings.stall_us;
     t->held = true;
     hki_task_submit(comm, t);
@@ -166,6 +204,7 @@ hk_status hki_issue(hk_comm *comm, hk_request *t, hk_request **request)
     else hki_p2p_pump(comm);
     if (request) {
         *request = t;
+        hki_progress_need(comm->engine);
         return HK_OK;
     }
     return await(comm, t);
@@ -187,7 +226,7 @@ static inline hk_status broken_already(hk_comm *comm)
 }
 
 /* The entry is pinned. */
-static hk_status launch(hk_comm *comm, const given *g, hki_entry *e, size_t in, size_t out, uint64_t timeout_us, hk_request **request)
+static hk_status launch(hk_comm *comm, const given *g, hki_entry *e, size_t in, size_t out, const hk_options *o, hk_request **request)
 {
     hk_request *t = hki_task_prepare(comm, e) ? hki_task_new(comm, HKI_TASK_COLLECTIVE) : NULL;
     if (!t) {
@@ -200,8 +239,9 @@ static hk_status launch(hk_comm *comm, const given *g, hki_entry *e, size_t in, 
     t->out = g->recv;
     t->in_bytes = in;
     t->out_bytes = out;
-    t->timeout_us = timeout_us ? hki_min(timeout_us, HKI_NO_LIMIT_US) : comm->settings.timeout_us;
-    return hki_issue(comm, t, request);
+    t->timeout_us = o && o->timeout_us ? hki_min(o->timeout_us, HKI_NO_LIMIT_US) : comm->settings.timeout_us;
+    const hk_status status = hki_issue_with(t, o);
+    return status ? status : hki_issue(comm, t, request);
 }
 
 /* Is this the last call of its operation again, with good pointers? Then that call's entry, not pinned; else NULL: look at everything. */
@@ -238,13 +278,13 @@ static hk_status first_time(hk_comm *comm, const given *g, const hk_options *opt
                         .dtype = g->dtype, .in_place = c.in_place};
         sides(g, c.ranks, c.rank, &unused1, &unused2, &m->own);
     }
-    return launch(comm, g, e, in, out, o.timeout_us, request);
+    return launch(comm, g, e, in, out, &o, request);
 }
 
 /* Nothing is under way that a call could not overtake. */
 static bool quiet(const hk_comm *comm, const hki_entry *e)
 {
-    return comm->plain && !comm->unfinished && !comm->groups && comm->free_tasks && e->prepared;
+    return comm->plain && !comm->unfinished && !comm->groups && !comm->engine->calling && comm->free_tasks && e->prepared;
 }
 
 static hk_status quick(hk_comm *comm, const given *g, hki_entry *e, const hki_memo *m)
@@ -264,7 +304,7 @@ static hk_status collective(const given *g, hk_comm *comm, const hk_options *opt
     if (!e) status = first_time(comm, g, options, request);
     else if ((status = broken_already(comm))) { }
     else if (!request && quiet(comm, e)) status = quick(comm, g, e, m);
-    else e->pins++, status = launch(comm, g, e, m->in_bytes, m->out_bytes, 0, request);
+    else e->pins++, status = launch(comm, g, e, m->in_bytes, m->out_bytes, NULL, request);
     hki_lock_give(&comm->engine->lock);
     return status;
 }

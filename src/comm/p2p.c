@@ -308,7 +308,8 @@ static hk_status issue(hk_comm *comm, hki_task_kind kind, const void *in, void *
     t->own_desc = (hki_desc){.op = sends ? HKI_SEND : HKI_RECV, .dtype = (uint8_t)dtype, .redop = 0xff, .root = peer, .count = count, .tag = t->tag};
     t->desc = &t->own_desc;
     t->seq = comm->next_id + 1;
-    return hki_issue(comm, t, request);
+    const hk_status status = hki_issue_with(t, o);
+    return status ? status : hki_issue(comm, t, request);
 }
 
 static hk_status p2p(hki_task_kind kind, const void *in, void *out, size_t count, hk_dtype dtype, int peer, hk_comm *comm,

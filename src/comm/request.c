@@ -31,9 +31,9 @@ HK_API hk_status hk_test(hk_request **request, int *done)
     if (!*request) return HK_OK;
     hki_engine *e = (*request)->comm->engine;
     hki_lock_take(&e->lock);
-    if (!(*request)->finished) hki_engine_pump(e);
-    if (!(*request)->finished) hki_comm_check((*request)->comm, hki_now_us());
-    *done = (*request)->finished;
+    if (!hki_task_over(*request)) hki_engine_pump(e);
+    if (!hki_task_over(*request)) hki_comm_check((*request)->comm, hki_now_us());
+    *done = hki_task_over(*request);
     if (*done) status = collect(request);
     hki_lock_give(&e->lock);
     return status;
@@ -42,6 +42,7 @@ HK_API hk_status hk_test(hk_request **request, int *done)
 static hk_status wait_for(hk_request **request, uint64_t give_up_us)
 {
     if (!*request) return HK_OK;
+    if (hki_in_callback()) return hki_error((*request)->comm, HK_INVALID, "a wait in a callback would hold up what it waits for");
     hki_engine *e = (*request)->comm->engine;
     hk_status status = HK_WAIT_EXPIRED;
     hki_lock_take(&e->lock);
@@ -84,7 +85,7 @@ static bool any_done(void *arg)
 {
     any *a = arg;
     for (a->at = 0; a->at < a->n; a->at++)
-        if (a->requests[a->at] && a->requests[a->at]->finished) return true;
+        if (a->requests[a->at] && hki_task_over(a->requests[a->at])) return true;
     return false;
 }
 
@@ -98,6 +99,7 @@ HK_API hk_status hk_wait_any(hk_request **requests, size_t n, size_t *index)
     if (first == n) return HK_OK;
     hk_status status = usable(&requests[first], "hk_wait_any");
     if (status) return status;
+    if (hki_in_callback()) return hki_error(requests[first]->comm, HK_INVALID, "a wait in a callback would hold up what it waits for");
     hki_engine *e = requests[first]->comm->engine;
     any a = {requests, n, 0};
     hki_lock_take(&e->lock);
@@ -115,7 +117,7 @@ HK_API void hk_request_free(hk_request **request)
     hki_engine *e = (*request)->comm->engine;
     hki_lock_take(&e->lock);
     (*request)->held = false;
-    if ((*request)->finished) hki_task_recycle(*request);
+    if (hki_task_over(*request)) hki_task_recycle(*request);
     *request = NULL;
     hki_lock_give(&e->lock);
 }
@@ -145,7 +147,8 @@ HK_API hk_status hk_group_start(hk_comm *comm)
 /* Everything collected becomes members of one group task and is submitted together. */
 static hk_status launch(hk_comm *comm, hki_group *g, hk_request **request)
 {
-    hk_request *group = comm->broken ? NULL : hki_task_new(comm, HKI_TASK_GROUP);
+    const bool able = !comm->broken && (!request || hki_progress_start(comm->engine));
+    hk_request *group = able ? hki_task_new(comm, HKI_TASK_GROUP) : NULL;
     const uint64_t now = hki_now_us();
     uint32_t members = 0;
     for (hk_request *t = g->first, *next; t; t = next) {
@@ -159,16 +162,20 @@ static hk_status launch(hk_comm *comm, hki_group *g, hk_request **request)
             hki_task_submit(comm, t);
         } else {
             if (t->entry) hki_cache_unpin(t->entry);
+            if (t->after) hki_after_forget(t);
             hki_task_recycle(t);
         }
     }
-    if (!group) return comm->broken ? (hk_status)comm->notice.status : hki_error(comm, HK_NO_MEMORY, "out of memory for a group");
+    if (!group) return comm->broken ? (hk_status)comm->notice.status : hki_error(comm, HK_NO_MEMORY, "out of memory or threads for a group");
     group->held = true;
     group->pending = members;
     hki_task_submit(comm, group);
     if (!members) hki_task_finish(group, HK_OK);
     hki_comm_pump(comm);
-    if (request) return *request = group, HK_OK;
+    if (request) {
+        hki_progress_need(comm->engine);
+        return *request = group, HK_OK;
+    }
     hki_wait(comm->engine, &group, 1, true, UINT64_MAX);
     hki_flush(comm, comm->settings.timeout_us);
     return collect(&group);
@@ -179,6 +186,7 @@ HK_API hk_status hk_group_end(hk_comm *comm, hk_request **request)
     if (request) *request = NULL;
     hk_status status = hki_comm_usable(comm);
     if (status) return status;
+    if (!request && hki_in_callback()) return hki_error(comm, HK_INVALID, "hk_group_end without a request in a callback would hold up what it waits for");
     hki_lock_take(&comm->engine->lock);
     hki_group **at = group_at(comm), *g = *at;
     if (!g) {

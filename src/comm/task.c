@@ -17,7 +17,11 @@ hk_request *hki_task_new(hk_comm *comm, hki_task_kind kind)
     t->pending = 0;
     t->kind = (uint8_t)kind;
     t->channel = 0;
-    t->started = t->finished = t->held = false;
+    t->started = t->finished = t->held = t->calling = false;
+    t->after = NULL;
+    t->after_count = 0;
+    t->event = NULL;
+    t->done = NULL;
     t->status = HK_OK;
     t->entry = NULL;
     t->desc = NULL;
@@ -78,6 +82,7 @@ static void enlist(hk_comm *comm, hk_request *t)
     else comm->tasks = t;
     comm->last = t;
     comm->unfinished++;
+    comm->engine->unfinished++;
 }
 
 void hki_task_submit(hk_comm *comm, hk_request *t)
@@ -105,8 +110,9 @@ static bool conflict(const hk_request *a, const hk_request *b)
            touch(a->in, a->in_bytes, b->out, b->out_bytes);
 }
 
-bool hki_task_clear(const hk_request *t)
+bool hki_task_clear(hk_request *t)
 {
+    if (HKI_UNLIKELY(t->after != NULL) && !hki_after_come(t)) return false;
     for (const hk_request *e = t->prev; e; e = e->prev)
         if (!e->finished && conflict(e, t)) return false;
     return true;
@@ -184,6 +190,26 @@ static void count(hk_comm *comm, const hk_request *t)
     comm->operation_bytes += hki_max(t->in_bytes, t->out_bytes);
 }
 
+void hki_task_settle(hk_request *t)
+{
+    if (t->calling) t->comm->calls--;
+    t->calling = false;
+    hki_event_of_task(t);
+    if (t->group || !t->held) hki_task_recycle(t);
+}
+
+/* Its callback is due: whoever drives runs it, which is not here, under the lock. */
+static void call_back(hk_request *t)
+{
+    hki_engine *e = t->comm->engine;
+    t->calling = true;
+    t->comm->calls++;
+    t->next_called = NULL;
+    *e->called_end = t;
+    e->called_end = &t->next_called;
+    hki_progress_need(e);
+}
+
 void hki_task_finish(hk_request *t, hk_status status)
 {
     hk_comm *comm = t->comm;
@@ -195,6 +221,9 @@ void hki_task_finish(hk_request *t, hk_status status)
     if (t->next) t->next->prev = t->prev;
     else comm->last = t->prev;
     comm->unfinished--;
+    comm->engine->unfinished--;
+    if (t->after) hki_after_forget(t);
+    if (comm->engine->sleepers) hki_engine_wake(comm->engine);
     if (t->kind == HKI_TASK_COLLECTIVE) {
         hki_cache_unpin(t->entry);
         show_finished(comm, t);
@@ -205,10 +234,9 @@ void hki_task_finish(hk_request *t, hk_status status)
     if (g) {
         if (status && !g->status) g->status = status;
         if (--g->pending == 0) hki_task_finish(g, g->status);
-        hki_task_recycle(t);
-    } else if (!t->held) {
-        hki_task_recycle(t);
     }
+    if (t->done) call_back(t);
+    else hki_task_settle(t);
 }
 
 /* A rank that failed took back what it had lent: its reason is the reason. */

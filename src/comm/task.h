@@ -61,6 +61,10 @@ typedef struct hki_announcement {
     uint8_t payload[24];
 } hki_announcement;
 
+/* An event that a task comes after (comm/event.c). */
+typedef struct hki_after { hk_event *event; struct hki_engine *engine; struct hki_after *next; } hki_after;
+#define HKI_AFTER_MAX 4096
+
 struct hk_request {
     hk_comm *comm;
     struct hk_request *next, *prev; /* unfinished tasks of the communicator in issue order; free list */
@@ -69,10 +73,17 @@ struct hk_request {
     uint32_t pending;               /* a group's unfinished members */
     uint8_t kind, channel;
     bool started, finished, held;   /* held: the caller has a handle to it */
+    bool calling;                   /* finished, and its callback has not returned */
     hk_status status;
     uint64_t seq, fingerprint;
     const hki_desc *desc;
     hki_desc own_desc;              /* point-to-point */
+    hki_after *after;               /* after_count events that it waits for */
+    uint32_t after_count;
+    hk_event *event;                /* recorded when it is over, or NULL */
+    void (*done)(void *arg, hk_status status);
+    void *done_arg;
+    struct hk_request *next_called;
     hki_entry *entry;
     uint64_t built;                 /* hki_task_quick: of the entry that the run is ready for */
     hki_run run;
@@ -115,10 +126,20 @@ void hki_task_submit(hk_comm *, hk_request *);
 bool hki_task_quick(hk_comm *, hki_entry *, const void *in, void *out, size_t in_bytes, size_t out_bytes, hk_request **task);
 void hki_task_run_channel(hk_comm *, uint32_t channel);
 void hki_task_finish(hk_request *, hk_status);
+/* A finished task whose callback, if it has one, has returned. */
+static inline bool hki_task_over(const hk_request *t) { return t->finished && !t->calling; }
+/* It is over: its event is recorded, and it goes where it came from unless a caller has a handle to it. */
+void hki_task_settle(hk_request *);
 void hki_task_recycle(hk_request *);
 /* Makes sure that a task of that program finds its working memory on any channel: what can fail fails before anything is submitted. */
 bool hki_task_prepare(hk_comm *, hki_entry *);
-bool hki_task_clear(const hk_request *); /* no earlier unfinished task uses overlapping memory */
+bool hki_task_clear(hk_request *); /* its events have come, and no earlier unfinished task uses overlapping memory */
 bool hki_comm_pump(hk_comm *);           /* true if anything moved */
+
+/* ---- comm/event.c; the engine's lock is held. On failure the task is as it was. */
+hk_status hki_after_set(hk_comm *, hk_request *, hk_event *const *events, size_t n);
+bool hki_after_come(hk_request *); /* have they all been recorded? One that failed breaks the communicator */
+void hki_after_forget(hk_request *);
+void hki_event_of_task(hk_request *); /* records it, if there is one */
 
 #endif

@@ -11,12 +11,14 @@
 #define SLICE_MS 50
 #define CHECK_EVERY 4096 /* pumps that keep moving things without a sleep, between looks at the clock */
 
-typedef struct policy { uint32_t spins, yields; } policy;
+typedef struct policy { uint32_t spins, yields; bool naps; } policy;
+#define NAP_US 100
+#define NAPS 8 /* until it waits for the lock after all */
 
 /* With TCP each spin is a system call of about 0.3 us: 150 make the 50 us that a message over loopback takes with some to spare. */
 static policy policy_of(const hki_engine *e)
 {
-    return e->crowded ? (policy){1, 50} : e->tcp ? (policy){150, 20} : (policy){200, 20};
+    return e->crowded ? (policy){1, 50, false} : e->tcp ? (policy){150, 20, false} : (policy){200, 20, false};
 }
 
 void hki_set_spins(hki_engine *e)
@@ -39,28 +41,53 @@ static void doze(hki_engine *e, bool (*done)(void *), void *arg, uint64_t give_u
     hki_segment_head *h = hki_segment_head_of(e->segment->base);
     atomic_fetch_add(&h->asleep, 1);
     if (atomic_load(&h->fences)) hki_fence_all();
-    e->sleepers++;
     const uint64_t before = e->progress;
     hki_engine_pump(e);
     if (!done(arg) && e->progress == before) {
         e->sleeps++;
+        e->sleepers++;
+        const int ms = (int)slice_ms(e, give_up_us, hki_now_us());
         hki_lock_give(&e->lock);
         uint64_t ready[16];
-        hki_epoll_wait(e->epoll, ready, HKI_COUNT(ready), (int)slice_ms(e, give_up_us, hki_now_us()));
+        hki_epoll_wait(e->epoll, ready, HKI_COUNT(ready), ms);
         hki_lock_take(&e->lock);
-        hki_bell_clear(e->bell);
+        e->sleepers--;
+        /* It may have rung for another thread that sleeps here. */
+        if (hki_bell_clear(e->bell)) hki_engine_wake(e);
     }
-    e->sleepers--;
     atomic_fetch_sub(&h->asleep, 1);
     hki_engine_check(e, hki_now_us());
 }
 
-bool hki_wait_until(hki_engine *e, bool (*done)(void *), void *arg, uint64_t give_up_us)
+/* Calls made so far. */
+static uint64_t calls_of(const hki_engine *e)
 {
-    const policy p = policy_of(e);
+    uint64_t n = 0;
+    for (const hk_comm *c = e->comms; c; c = c->next) n += c->seq + c->next_id;
+    return n;
+}
+
+/* The progress thread beside a caller whose calls come one after another. To doze would let every message ring the bell, and to insist on
+ * the lock would make the caller wake somebody at each call: it looks in now and then instead. */
+static void nap(hki_engine *e)
+{
+    hki_lock_give(&e->lock);
+    const uint32_t work = atomic_load(&e->thread.work);
+    for (int k = 0; k < NAPS; k++) {
+        hki_futex_wait(&e->thread.work, work, NAP_US);
+        if (hki_lock_try(&e->lock)) return;
+    }
+    hki_lock_take(&e->lock);
+}
+
+/* Moves everything until done(arg). */
+static bool drive(hki_engine *e, policy p, bool (*done)(void *), void *arg, uint64_t give_up_us)
+{
+    uint64_t calls = 0;
     uint32_t idle = 0, busy = 0;
     uint64_t seen = e->progress;
     hki_engine_pump(e);
+    if (e->called) hki_callbacks_run(e);
     if (done(arg)) return true;
     e->waits++;
     for (;;) {
@@ -70,6 +97,9 @@ bool hki_wait_until(hki_engine *e, bool (*done)(void *), void *arg, uint64_t giv
             hki_lock_give(&e->lock);
             hki_yield();
             hki_lock_take(&e->lock);
+        } else if (p.naps && calls != calls_of(e)) {
+            calls = calls_of(e);
+            nap(e);
         } else {
             doze(e, done, arg, give_up_us);
             if (done(arg)) return true;
@@ -77,11 +107,17 @@ bool hki_wait_until(hki_engine *e, bool (*done)(void *), void *arg, uint64_t giv
         }
         if (idle < p.spins && idle % 8) hki_engine_pump_comms(e);
         else hki_engine_pump(e);
+        if (HKI_UNLIKELY(e->called != NULL)) hki_callbacks_run(e);
         if (done(arg)) return true;
         idle++;
         if (e->progress != seen) {
             seen = e->progress;
             idle = 0;
+            if (HKI_UNLIKELY(hki_lock_wanted(&e->lock))) {
+                hki_lock_give(&e->lock);
+                hki_yield();
+                hki_lock_take(&e->lock);
+            }
             if (++busy % CHECK_EVERY) continue;
             const uint64_t now = hki_now_us();
             hki_engine_check(e, now);
@@ -90,6 +126,18 @@ bool hki_wait_until(hki_engine *e, bool (*done)(void *), void *arg, uint64_t giv
     }
 }
 
+bool hki_wait_until(hki_engine *e, bool (*done)(void *), void *arg, uint64_t give_up_us)
+{
+    e->drivers++;
+    const bool came = drive(e, policy_of(e), done, arg, give_up_us);
+    e->drivers--;
+    hki_progress_need(e);
+    return came;
+}
+
+/* The progress thread's CPU is somebody's who computes: it hardly spins. */
+void hki_drive_idle(hki_engine *e, bool (*done)(void *)) { drive(e, (policy){1, 10, true}, done, e, UINT64_MAX); }
+
 static bool flushed(void *arg)
 {
     hk_comm *comm = arg;
@@ -97,6 +145,13 @@ static bool flushed(void *arg)
         for (uint32_t r = 0; r < comm->shape.ranks; r++)
             if (comm->tcp_ports[c]->ops->unread(comm->tcp_ports[c], r)) return false;
     return true;
+}
+
+bool hki_unsent(hki_engine *e)
+{
+    for (hk_comm *c = e->comms; c; c = c->next)
+        if (c->tcp && !flushed(c)) return true;
+    return false;
 }
 
 void hki_flush(hk_comm *comm, uint64_t timeout_us)
@@ -110,7 +165,7 @@ static bool set_done(void *arg)
 {
     const set *s = arg;
     for (size_t i = 0; i < s->n; i++) {
-        const bool finished = !s->requests[i] || s->requests[i]->finished;
+        const bool finished = !s->requests[i] || hki_task_over(s->requests[i]);
         if (finished != s->all) return !s->all;
     }
     return s->all;

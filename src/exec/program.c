@@ -76,9 +76,6 @@ static size_t start_of(const hki_program *g, hki_slice s)
 /* What step s, of one piece of memory each, is in a small call. */
 static uint8_t kind_of_small(const hki_plan *p, const hki_step *s)
 {
-#ifdef HOCKET_FAULTS /* which are planted on the general way */
-    return HKI_NOT_SMALL;
-#endif
     if (!hki_slice_elems(p, s->slice)) return HKI_NOT_SMALL;
     if (s->kind == HKI_STEP_SEND) return HKI_SMALL_SEND;
     if (s->kind == HKI_STEP_COPY && s->nto && !s->finish && p->srcs[s->src].buf != HKI_MSG) return HKI_SMALL_SEND;

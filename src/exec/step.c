@@ -231,6 +231,15 @@ static hki_go try_single(hki_run *r, const hki_step *s, const hki_ready *y, uint
 /* ---- The steps that small calls consist of, in a flat run: the same, with nothing to find out. Whatever else turns up goes the general
  * way. Functions of their own, so that each has the registers to itself. */
 
+static inline unsigned small_kind(const hki_run *r, const hki_ready *y)
+{
+#ifdef HOCKET_FAULTS /* which are planted on the general way */
+    return HKI_NOT_SMALL;
+#else
+    return y->bytes <= r->port->small_bytes ? y->small : HKI_NOT_SMALL;
+#endif
+}
+
 static __attribute__((noinline)) hki_go small_send(hki_run *r, const hki_step *s, const hki_ready *y)
 {
     const hki_program *g = r->program;
@@ -310,7 +319,7 @@ static inline hki_go await_small(hki_run *r, uint32_t looks)
 hki_go hki_step_await(hki_run *r, uint32_t looks)
 {
     const hki_ready *y = r->program->steps + r->step;
-    if (HKI_LIKELY(r->flat && y->small >= HKI_SMALL_FOLD && y->bytes <= r->port->small_bytes)) return await_small(r, looks);
+    if (HKI_LIKELY(r->flat && small_kind(r, y) >= HKI_SMALL_FOLD)) return await_small(r, looks);
     hki_msg m;
     for (; looks; looks--)
         if (r->waits_to_send || r->port->ops->peek(r->port, r->waiting_for, &m) != HKI_NOT_YET) return HKI_GO;
@@ -324,7 +333,7 @@ hki_go hki_steps_flat(hki_run *r)
     const hki_ready *y = g->steps;
     const uint32_t n = g->windows ? g->plan->nsteps : 0;
     for (uint32_t i = r->step; i < n; i++) {
-        const unsigned small = y[i].bytes <= r->port->small_bytes ? y[i].small : HKI_NOT_SMALL;
+        const unsigned small = small_kind(r, y + i);
         const hki_go go = small == HKI_SMALL_SEND   ? small_send(r, s + i, y + i)
                           : small == HKI_SMALL_FOLD ? small_fold(r, s + i, y + i)
                           : small == HKI_SMALL_RECV ? small_recv(r, s + i, y + i)

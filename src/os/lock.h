@@ -13,6 +13,10 @@
 typedef struct hki_lock { _Atomic uint32_t word; } hki_lock;
 enum { HKI_LOCK_FREE, HKI_LOCK_HELD, HKI_LOCK_WANTED };
 
+/* Sleeps while *word is value, timeout_us at most (UINT64_MAX: no limit); may return early. Within one process. */
+void hki_futex_wait(_Atomic uint32_t *word, uint32_t value, uint64_t timeout_us);
+void hki_futex_wake(_Atomic uint32_t *word, bool all);
+
 void hki_lock_wait(hki_lock *); /* the slow half of taking it */
 void hki_lock_wake(hki_lock *);
 
@@ -31,5 +35,8 @@ static inline void hki_lock_give(hki_lock *l)
 {
     if (HKI_UNLIKELY(atomic_exchange_explicit(&l->word, HKI_LOCK_FREE, memory_order_release) == HKI_LOCK_WANTED)) hki_lock_wake(l);
 }
+
+/* Does somebody sleep for it? Who holds it for long lets go now and then. */
+static inline bool hki_lock_wanted(hki_lock *l) { return atomic_load_explicit(&l->word, memory_order_relaxed) == HKI_LOCK_WANTED; }
 
 #endif

@@ -91,7 +91,7 @@ int hki_unix_connect(const char *name);
 /* A datagram socket with a name chosen by the kernel, written to name (without the leading zero byte). */
 int hki_bell_open(char name[32]);
 void hki_bell_ring(int fd, const char *name);
-void hki_bell_clear(int fd);
+bool hki_bell_clear(int fd); /* had it rung? */
 int hki_send_fd(int sock, int fd, const void *note, size_t n);
 int hki_recv_fd(int sock, int *fd, void *note, size_t n, uint64_t deadline_us);
 

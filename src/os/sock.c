@@ -86,10 +86,12 @@ void hki_bell_ring(int fd, const char *name)
     /* A full queue means the bell is already ringing; a vanished one, that nobody sleeps there. */
 }
 
-void hki_bell_clear(int fd)
+bool hki_bell_clear(int fd)
 {
     char b[8];
-    while (recv(fd, b, sizeof b, MSG_DONTWAIT) >= 0) { }
+    bool rung = false;
+    while (recv(fd, b, sizeof b, MSG_DONTWAIT) >= 0) rung = true;
+    return rung;
 }
 
 int hki_send_fd(int sock, int fd, const void *note, size_t n)
