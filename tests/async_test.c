@@ -372,6 +372,7 @@ static void failed_event_body(job *j)
     hk_event *event = NULL;
     hk_options o = HK_OPTIONS_INIT;
     MUST(hk_comm_dup(j->comm, &other) == HK_OK);
+    MUST(hk_barrier(other, NULL, NULL) == HK_OK); /* its maker is aborted below */
     if (j->rank == 0) {
         MUST(hk_recv(&v, 1, HK_F32, 1, j->comm, NULL, &lost) == HK_OK);
         MUST(hk_request_event(lost, &event) == HK_OK);

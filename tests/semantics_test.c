@@ -596,8 +596,8 @@ static void aborted(seat *s)
     if (s->rank == 0) {
         hk_request *q;
         OK(s, hk_all_reduce(&x, &x, 1, HK_F32, HK_SUM, s->comm, NULL, &q));
-        pthread_barrier_wait(s->barrier);
         OK(s, hk_comm_abort(s->comm));
+        pthread_barrier_wait(s->barrier);
         CHECK(s, hk_wait(&q) == HK_ABORTED);
     } else {
         pthread_barrier_wait(s->barrier); /* not in the library when it happens */

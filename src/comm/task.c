@@ -264,6 +264,10 @@ void hki_task_run_channel(hk_comm *comm, uint32_t channel)
             failed(comm, t);
             return;
         }
+        if (HKI_UNLIKELY(atomic_load_explicit(&comm->aborted, memory_order_relaxed))) {
+            hki_comm_check(comm, hki_now_us()); /* what was under way when it was aborted does not succeed any more */
+            return;
+        }
         ch->head = t->queue;
         if (!ch->head) ch->tail = NULL;
         comm->engine->progress++;
