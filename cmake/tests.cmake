@@ -7,7 +7,7 @@ if(NOT CMOCKA_LIBRARY OR NOT CMOCKA_INCLUDE)
 endif()
 file(GLOB_RECURSE UNIT_TESTS CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/*_test.c ${CMAKE_SOURCE_DIR}/tests/*_test.c)
 # Labels: `threads` for ThreadSanitizer (ranks as threads), `golden` for those that `make bless` rewrites.
-set(THREAD_TESTS async_test conformance_test mismatch_test semantics_test)
+set(THREAD_TESTS async_test conformance_test mismatch_test semantics_test train_test)
 foreach(f ${UNIT_TESTS})
   get_filename_component(stem ${f} NAME_WE)
   add_executable(${stem} ${f})
