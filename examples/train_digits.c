@@ -5,12 +5,17 @@
  *     hocket run -n 4 -- train_digits --need-accuracy 95
  *
  * Every rank has the whole network and takes its slice of each global batch; hk_all_reduce adds the gradients up, so that all
- * ranks take the same step. The losses do not depend on the number of ranks (but for the order in which floats are added). */
+ * ranks take the same step. The losses do not depend on the number of ranks (but for the order in which floats are added).
+ *
+ * With --overlap a layer's gradient is on its way while the layers before it are still at work: one thread computes and marks layers
+ * ready in gradient buckets (train.h), the other lends itself to communication. The numbers are the same. */
 #include <hocket/hocket.h>
+#include <hocket/train.h>
 
 #include <errno.h>
 #include <getopt.h>
 #include <math.h>
+#include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,12 +30,14 @@ typedef struct data { int rows, train; float *x; int *label; } data; /* the last
 typedef struct net {
     int layers, width[LAYERS_MAX + 1];     /* 64-64-10, or 64-1024-1024-10 */
     size_t params;                         /* of all layers: weights [in][out], then biases */
-    float *param, *grad, *speed;
+    float *param, *speed, *grad[LAYERS_MAX]; /* the gradients of all layers: in `whole`, or in the buckets */
+    float *whole;
+    hk_buckets *buckets;                   /* --overlap */
     float *act[LAYERS_MAX + 1], *delta[LAYERS_MAX + 1]; /* of one slice: [row][unit]; act[0] is the input */
 } net;
 
 typedef struct settings {
-    int wide, epochs, batch;
+    int wide, epochs, batch, overlap, micro; /* micro: micro-batches of a step */
     float rate, momentum;
     double need;
     const char *data, *losses;
@@ -46,6 +53,12 @@ static double now(void)
 static _Noreturn void fail(const hk_comm *comm, const char *what)
 {
     fprintf(stderr, "train_digits: %s: %s\n", what, hk_last_error(comm));
+    exit(3);
+}
+
+static _Noreturn void fail_buckets(const char *what)
+{
+    fprintf(stderr, "train_digits: %s: %s\n", what, hk_buckets_last_error());
     exit(3);
 }
 
@@ -187,18 +200,35 @@ static float *weights(const net *w, float *base, int layer)
     return base;
 }
 
-static void make_net(net *w, hk_comm *comm, int wide, int rows)
+static size_t params_of(const net *w, int layer) { return (size_t)(w->width[layer] + 1) * (size_t)w->width[layer + 1]; }
+
+/* One vector of all gradients, or buckets with a parameter for each layer. */
+static void make_gradients(net *w, hk_comm *comm, int overlap)
+{
+    static const char *const names[] = {"layer 1", "layer 2", "layer 3"};
+    hk_param params[LAYERS_MAX];
+    hk_buckets_config config = HK_BUCKETS_INIT;
+    config.op = HK_SUM; /* each rank's part is already divided by the whole batch */
+    void *whole = NULL;
+    for (int l = 0; l < w->layers; l++) params[l] = (hk_param){params_of(w, l), HK_F32, names[l]};
+    w->buckets = NULL;
+    if (overlap && hk_buckets_create(comm, params, (size_t)w->layers, &config, &w->buckets)) fail_buckets("making buckets");
+    if (!overlap && hk_mem_alloc(comm, w->params * sizeof(float), &whole)) fail(comm, "hk_mem_alloc");
+    w->whole = whole;
+    for (int l = 0; l < w->layers; l++)
+        w->grad[l] = overlap ? hk_buckets_gradient(w->buckets, (size_t)l) : weights(w, w->whole, l);
+}
+
+static void make_net(net *w, hk_comm *comm, int wide, int rows, int overlap)
 {
     static const int small[] = {PIXELS, 64, CLASSES}, large[] = {PIXELS, 1024, 1024, CLASSES};
     uint64_t seed = 7;
-    void *grad;
     w->layers = wide ? 3 : 2;
     memcpy(w->width, wide ? large : small, (size_t)(w->layers + 1) * sizeof(int));
     w->params = (size_t)(weights(w, NULL, w->layers) - (float *)NULL);
     w->param = take(w->params * sizeof(float));
     w->speed = take(w->params * sizeof(float));
-    if (hk_mem_alloc(comm, w->params * sizeof(float), &grad)) fail(comm, "hk_mem_alloc");
-    w->grad = grad;
+    make_gradients(w, comm, overlap);
     for (int l = 0; l <= w->layers; l++) {
         w->act[l] = take(sizeof(float) * (size_t)rows * (size_t)w->width[l]);
         w->delta[l] = take(sizeof(float) * (size_t)rows * (size_t)w->width[l]);
@@ -243,16 +273,19 @@ static double loss_of(net *w, const int *label, int rows, int batch, int *right)
     return loss;
 }
 
-static void backward(net *w, int rows, float *scratch)
+/* Adds to the gradients. *in_comm: seconds in hocket. */
+static void backward(net *w, int rows, float *scratch, double *in_comm)
 {
-    memset(w->grad, 0, w->params * sizeof(float));
     for (int l = w->layers - 1; l >= 0; l--) {
         const int in = w->width[l], out = w->width[l + 1];
-        float *g = weights(w, w->grad, l), *bias = g + (size_t)in * (size_t)out, *d = w->delta[l + 1];
+        float *g = w->grad[l], *bias = g + (size_t)in * (size_t)out, *d = w->delta[l + 1];
         transpose(scratch, w->act[l], rows, in);
         multiply(g, scratch, d, in, rows, out);
         for (int i = 0; i < rows; i++)
             for (int j = 0; j < out; j++) bias[j] += d[i * out + j];
+        const double begin = now();
+        if (w->buckets && hk_buckets_ready(w->buckets, (size_t)l)) fail_buckets("adding up gradients");
+        *in_comm += now() - begin;
         if (l == 0) break;
         transpose(scratch, weights(w, w->param, l), in, out);
         memset(w->delta[l], 0, sizeof(float) * (size_t)rows * (size_t)in);
@@ -263,9 +296,12 @@ static void backward(net *w, int rows, float *scratch)
 
 static void descend(net *w, float rate, float momentum)
 {
-    for (size_t i = 0; i < w->params; i++) {
-        w->speed[i] = momentum * w->speed[i] - rate * w->grad[i];
-        w->param[i] += w->speed[i];
+    for (int l = 0; l < w->layers; l++) {
+        float *param = weights(w, w->param, l), *speed = weights(w, w->speed, l);
+        for (size_t i = 0; i < params_of(w, l); i++) {
+            speed[i] = momentum * speed[i] - rate * w->grad[l][i];
+            param[i] += speed[i];
+        }
     }
 }
 
@@ -287,21 +323,40 @@ static void gather_rows(net *w, const data *d, const int *order, slice s, int *l
     }
 }
 
-/* One pass over the training rows. Returns this rank's loss; *in_comm: seconds in hk_all_reduce. */
+/* Zeroes the gradients and, of buckets, those of all but the last micro-batch are not sent. */
+static void begin_micro(net *w, int micro, int micros)
+{
+    for (int l = 0; micro == 0 && l < w->layers; l++) memset(w->grad[l], 0, params_of(w, l) * sizeof(float));
+    if (w->buckets && micros > 1 && hk_buckets_no_sync(w->buckets, micro + 1 < micros)) fail_buckets("accumulating");
+}
+
+static void end_micro(net *w, hk_comm *comm, int micro, int micros)
+{
+    if (w->buckets && hk_buckets_finish(w->buckets)) fail_buckets("adding up gradients");
+    if (!w->buckets && micro + 1 == micros && hk_all_reduce(w->whole, w->whole, w->params, HK_F32, HK_SUM, comm, NULL, NULL))
+        fail(comm, "adding up gradients");
+}
+
+/* One pass over the training rows. Returns this rank's loss; *in_comm: seconds in hocket. */
 static double epoch(net *w, const data *d, hk_comm *comm, const settings *s, const int *order, float *scratch, double *in_comm)
 {
     double loss = 0;
     int label[ROWS_MAX], right = 0;
     for (int at = 0; at < d->train; at += s->batch) {
         const int batch = d->train - at < s->batch ? d->train - at : s->batch;
-        const slice mine = slice_of(batch, hk_comm_rank(comm), hk_comm_ranks(comm));
-        gather_rows(w, d, order + at, mine, label);
-        forward(w, mine.rows);
-        loss += loss_of(w, label, mine.rows, batch, &right);
-        backward(w, mine.rows, scratch);
-        const double begin = now();
-        if (hk_all_reduce(w->grad, w->grad, w->params, HK_F32, HK_SUM, comm, NULL, NULL)) fail(comm, "adding up gradients");
-        *in_comm += now() - begin;
+        const slice all = slice_of(batch, hk_comm_rank(comm), hk_comm_ranks(comm));
+        for (int m = 0; m < s->micro; m++) {
+            slice mine = slice_of(all.rows, m, s->micro);
+            mine.first += all.first;
+            begin_micro(w, m, s->micro);
+            gather_rows(w, d, order + at, mine, label);
+            forward(w, mine.rows);
+            loss += loss_of(w, label, mine.rows, batch, &right);
+            backward(w, mine.rows, scratch, in_comm);
+            const double begin = now();
+            end_micro(w, comm, m, s->micro);
+            *in_comm += now() - begin;
+        }
         descend(w, s->rate, s->momentum);
     }
     return loss;
@@ -348,9 +403,34 @@ static double train(net *w, const data *d, hk_comm *comm, const settings *s, FIL
     return accuracy;
 }
 
+typedef struct job { net *w; const data *d; hk_comm *comm; const settings *s; FILE *losses; double accuracy; } job;
+
+static void *compute(void *arg)
+{
+    job *j = arg;
+    j->accuracy = train(j->w, j->d, j->comm, j->s, j->losses);
+    if (j->w->buckets) hk_buckets_stop(j->w->buckets);
+    return NULL;
+}
+
+/* Computes in this thread or, with buckets, in another one, while this one moves gradients. */
+static void run(job *j)
+{
+    pthread_t worker;
+    if (!j->w->buckets) {
+        compute(j);
+        return;
+    }
+    const int error = pthread_create(&worker, NULL, compute, j);
+    if (error) fprintf(stderr, "train_digits: no second thread: %s\n", strerror(error)), exit(3);
+    if (hk_buckets_drive(j->w->buckets)) fail_buckets("driving");
+    pthread_join(worker, NULL);
+}
+
 static void free_all(net *w, hk_comm *comm, data *d)
 {
-    if (hk_mem_free(comm, w->grad)) fail(comm, "hk_mem_free");
+    if (hk_buckets_free(w->buckets)) fail_buckets("freeing buckets");
+    if (hk_mem_free(comm, w->whole)) fail(comm, "hk_mem_free");
     for (int l = 0; l <= w->layers; l++) free(w->act[l]), free(w->delta[l]);
     free(w->param), free(w->speed);
     free(d->x), free(d->label);
@@ -359,11 +439,14 @@ static void free_all(net *w, hk_comm *comm, data *d)
 /* ---- Command line ---------------------------------------------------------------------------------------------------------- */
 
 static const char usage[] =
-    "usage: train_digits [--wide] [--epochs N] [--batch N] [--rate X] [--data FILE] [--losses FILE] [--need-accuracy PERCENT]\n"
+    "usage: train_digits [--wide] [--epochs N] [--batch N] [--rate X] [--overlap] [--accumulate K]\n"
+    "                    [--data FILE] [--losses FILE] [--need-accuracy PERCENT]\n"
     "  --wide            64-1024-1024-10 instead of 64-64-10\n"
     "  --epochs N        passes over the training data (20; wide 3)\n"
     "  --batch N         rows of a step, over all ranks (64)\n"
     "  --rate X          learning rate (0.1; wide 0.02)\n"
+    "  --overlap         gradients in buckets, sent while earlier layers are at work\n"
+    "  --accumulate K    each step in K micro-batches, with the same result (1)\n"
     "  --data FILE       gzip'ed rows of 64 pixels and a label\n"
     "  --losses FILE     rank 0 writes the loss of each epoch, one a line\n"
     "  --need-accuracy P exit code 1 if the held-out accuracy ends below P percent\n"
@@ -376,6 +459,7 @@ static int parse(int argc, char **argv, settings *s)
         {"wide", no_argument, NULL, 'w'},       {"epochs", required_argument, NULL, 'e'},
         {"batch", required_argument, NULL, 'b'}, {"rate", required_argument, NULL, 'r'},
         {"data", required_argument, NULL, 'd'},  {"losses", required_argument, NULL, 'l'},
+        {"overlap", no_argument, NULL, 'o'},     {"accumulate", required_argument, NULL, 'a'},
         {"need-accuracy", required_argument, NULL, 'n'}, {"help", no_argument, NULL, 'h'}, {0},
     };
     for (int o; (o = getopt_long(argc, argv, "", options, NULL)) >= 0;) {
@@ -384,6 +468,8 @@ static int parse(int argc, char **argv, settings *s)
         case 'e': s->epochs = atoi(optarg); break;
         case 'b': s->batch = atoi(optarg); break;
         case 'r': s->rate = strtof(optarg, NULL); break;
+        case 'o': s->overlap = 1; break;
+        case 'a': s->micro = atoi(optarg); break;
         case 'd': s->data = optarg; break;
         case 'l': s->losses = optarg; break;
         case 'n': s->need = atof(optarg); break;
@@ -393,12 +479,12 @@ static int parse(int argc, char **argv, settings *s)
     }
     if (!s->epochs) s->epochs = s->wide ? 3 : 20;
     if (s->rate <= 0) s->rate = s->wide ? 0.02f : 0.1f;
-    return optind == argc && s->epochs > 0 && s->batch > 0 && s->batch <= ROWS_MAX;
+    return optind == argc && s->epochs > 0 && s->batch > 0 && s->batch <= ROWS_MAX && s->micro > 0;
 }
 
 int main(int argc, char **argv)
 {
-    settings s = {.batch = 64, .momentum = 0.9f};
+    settings s = {.batch = 64, .micro = 1, .momentum = 0.9f};
     hk_comm *comm;
     data d;
     net w;
@@ -411,14 +497,15 @@ int main(int argc, char **argv)
         fprintf(stderr, "train_digits: cannot write '%s': %s\n", s.losses, strerror(errno));
         return 2;
     }
-    make_net(&w, comm, s.wide, s.batch);
+    make_net(&w, comm, s.wide, s.batch, s.overlap);
     if (first)
         printf("%d ranks, %zu parameters, %d rows to train on, %d held out\n", hk_comm_ranks(comm), w.params, d.train,
                d.rows - d.train);
-    const double accuracy = train(&w, &d, comm, &s, losses);
+    job j = {&w, &d, comm, &s, losses, 0};
+    run(&j);
     if (losses) fclose(losses);
-    const int short_of = accuracy < s.need;
-    if (first && short_of) fprintf(stderr, "train_digits: held-out accuracy %.2f %% is below %.2f %%\n", accuracy, s.need);
+    const int short_of = j.accuracy < s.need;
+    if (first && short_of) fprintf(stderr, "train_digits: held-out accuracy %.2f %% is below %.2f %%\n", j.accuracy, s.need);
     free_all(&w, comm, &d);
     if (hk_comm_destroy(comm)) fail(NULL, "ending");
     return short_of;

@@ -15,7 +15,7 @@ quietly() { "$@" > "$work/log" 2>&1 || { fail "$*: $(tail -n 12 "$work/log")"; r
 quietly cmake --install "$build" --prefix "$work/first" || exit 1
 mv "$work/first" "$work/moved prefix" # found relative to itself, blanks included
 prefix="$work/moved prefix"
-for f in include/hocket/hocket.h bin/hocket; do [ -e "$prefix/$f" ] || fail "not installed: $f"; done
+for f in include/hocket/hocket.h include/hocket/train.h bin/hocket; do [ -e "$prefix/$f" ] || fail "not installed: $f"; done
 library=$(find "$prefix" -name libhocket.so)
 [ -n "$library" ] && [ -n "$(find "$prefix" -name libhocket.a)" ] || { fail "no libraries in $(find "$prefix" -type f)"; exit 1; }
 
@@ -25,10 +25,12 @@ others=$(nm -D --defined-only "$library" | awk '$2 != "A" && $3 !~ /^hk_/ { prin
 [ "$(nm -D --defined-only "$library" | grep -c ' T hk_')" -ge 50 ] || fail "fewer than 50 exported hk_* functions"
 objdump -p "$library" | grep -q 'SONAME *libhocket\.so\.[0-9]' || fail "no SONAME"
 
-# A header that stands alone, in C11 and C++17, warnings being errors.
+# Headers that stand alone, in C11 and C++17, warnings being errors.
 for lang in c:c11 c++:c++17; do
-    echo '#include <hocket/hocket.h>' > "$work/alone.h"
-    quietly cc -x "${lang%%:*}" -std="${lang##*:}" -Wall -Wextra -Wpedantic -Werror -fsyntax-only -I"$prefix/include" "$work/alone.h"
+    for header in hocket train; do
+        echo "#include <hocket/$header.h>" > "$work/alone.h"
+        quietly cc -x "${lang%%:*}" -std="${lang##*:}" -Wall -Wextra -Wpedantic -Werror -fsyntax-only -I"$prefix/include" "$work/alone.h"
+    done
 done
 
 # runs PROGRAM TEXT: two ranks, with the installed command

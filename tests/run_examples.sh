@@ -39,6 +39,22 @@ example sharded_optimizer ' 0 of 10007 parameters differ' 1 2 3 4 8
 example solver_cg 'steps (1[0-9]* on one rank), residuals within' 1 2 3 4 8
 example pipeline 'bubble (S-1)/(M+S-1) = 11.1 %' 2 4 6 8
 
+# Training: gradients in buckets while backward runs, and in micro-batches, give the losses of the blocking way to 1e-5.
+training() {
+    local name=$1 n=$2; shift 2
+    holds 'held-out accuracy' "train_digits $*, $n ranks" "$hocket" run -n "$n" --timeout 30 --hosts-of 2 -- "$bin/train_digits" --epochs 4 --losses "$work/$name" "$@"
+}
+for n in 1 2 3 4; do
+    training blocking $n
+    training overlap $n --overlap
+    training both $n --overlap --accumulate 4
+    training accumulate $n --accumulate 4
+    for mode in overlap both accumulate; do
+        paste "$work/blocking" "$work/$mode" | awk '{ d = $1 - $2; if (NF != 2 || d > 1e-5 || d < -1e-5) bad = 1 } END { exit bad || NR != 4 }' \
+            || fail "train_digits, $n ranks: losses of $mode differ: $(paste "$work/blocking" "$work/$mode")"
+    done
+done
+
 # What a wrong number of ranks gives.
 timeout 40 "$hocket" run -n 3 --timeout 30 -- "$bin/pipeline" > "$work/out" 2>&1 < /dev/null
 [ $? = 2 ] && grep -q 'needs an even number of ranks' "$work/out" || fail "pipeline on 3 ranks: $(head -n 3 "$work/out")"
