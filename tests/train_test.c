@@ -212,6 +212,40 @@ static void test_any_order(void **state)
     for (int n = 1; n <= RANKS_MAX; n++) with(n, any_order);
 }
 
+/* Rank 0 marks everything before the others have begun, with somebody waiting for communication or not: marking waits for nobody. */
+static void early(seat *s)
+{
+    hk_param params[6];
+    for (size_t i = 0; i < 6; i++) params[i] = (hk_param){300000, HK_F32, NULL};
+    for (int driven = 0; driven < 2; driven++) {
+        hk_buckets *b = buckets_of(s, params, 6, NULL);
+        pthread_t driver;
+        if (!b) return;
+        if (driven) pthread_create(&driver, NULL, drive, b);
+        for (int step = 0; step < 3; step++) {
+            if (s->rank) pthread_barrier_wait(s->barrier);
+            for (size_t i = 6; i-- > 0;) {
+                ((float *)hk_buckets_gradient(b, i))[299999] = (float)(s->rank + (int)i + step);
+                OK(s, hk_buckets_ready(b, i));
+            }
+            CHECK(s, info_of(b).launched == (uint64_t)(step + 1) * info_of(b).buckets);
+            if (!s->rank) pthread_barrier_wait(s->barrier);
+            OK(s, hk_buckets_finish(b));
+            for (size_t i = 0; i < 6; i++)
+                CHECK(s, ((float *)hk_buckets_gradient(b, i))[299999] == (float)((int)i + step) + (float)(s->ranks - 1) / 2);
+        }
+        OK(s, hk_buckets_stop(b));
+        if (driven) pthread_join(driver, NULL);
+        OK(s, hk_buckets_free(b));
+    }
+}
+
+static void test_early(void **state)
+{
+    with(2, early);
+    with(4, early);
+}
+
 /* ---- Layout ---------------------------------------------------------------------------------------------------------------------- */
 
 /* Many small tensors make few operations, and a lone one is launched when it is ready, not later. */
@@ -477,7 +511,8 @@ static void refused_creations(seat *s)
     if (s->ranks == 1) return;
     /* wrong on one rank, or different */
     c = (hk_buckets_config)HK_BUCKETS_INIT;
-    REFUSED(s, hk_buckets_create(s->comm, s->rank == 1 ? NULL : two, 2, NULL, &b), s->rank == 1 ? "params is NULL" : "rank 1 could not make its buckets (HK_INVALID)");
+    REFUSED(s, hk_buckets_create(s->comm, s->rank == 1 ? NULL : two, 2, NULL, &b),
+            s->rank == 1 ? "params is NULL" : "rank 1 could not make its buckets (HK_INVALID)");
     REFUSED(s, hk_buckets_create(s->comm, two, 2, NULL, &b), "rank 1's parameter 1 differs from rank 0's (here it is '");
     CHECK(s, strstr(hk_buckets_last_error(), two[1].name));
     REFUSED(s, hk_buckets_create(s->comm, two, s->rank == 1 ? 1 : 2, NULL, &b), "rank 1 has 1 parameters, rank 0 has 2");
@@ -639,13 +674,37 @@ static void test_no_memory(void **state)
     assert_int_equal(hk_comm_destroy(comm), HK_OK);
 }
 
+/* A bucket that cannot be launched for want of memory is tried again: by finish, which says so and may be called again. */
+static void test_no_memory_to_launch(void **state)
+{
+    hk_comm *comm;
+    hk_buckets *b;
+    assert_int_equal(hk_comm_create_local(&comm, 1), HK_OK);
+    assert_int_equal(hk_buckets_create(comm, weight, 1, NULL, &b), HK_OK);
+    float *g = hk_buckets_gradient(b, 0);
+    g[2] = 7;
+    hki_alloc_fail_at(1);
+    assert_int_equal(hk_buckets_ready(b, 0), HK_OK);
+    assert_int_equal(info_of(b).launched, 0);
+    hki_alloc_fail_at(1);
+    assert_int_equal(hk_buckets_finish(b), HK_NO_MEMORY);
+    assert_non_null(strstr(hk_buckets_last_error(), "call again"));
+    hki_alloc_fail_at(0);
+    assert_int_equal(hk_buckets_ready(b, 0), HK_INVALID); /* still marked */
+    assert_int_equal(hk_buckets_finish(b), HK_OK);
+    assert_true(g[2] == 7 && info_of(b).launched == 1 && info_of(b).steps == 1);
+    assert_int_equal(hk_buckets_free(b), HK_OK);
+    assert_int_equal(hk_comm_destroy(comm), HK_OK);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_opposite_orders), cmocka_unit_test(test_any_order),  cmocka_unit_test(test_fused),
+        cmocka_unit_test(test_opposite_orders), cmocka_unit_test(test_any_order),  cmocka_unit_test(test_early),       cmocka_unit_test(test_fused),
         cmocka_unit_test(test_sizes),           cmocka_unit_test(test_unused),     cmocka_unit_test(test_micro_batches),
         cmocka_unit_test(test_accumulate),      cmocka_unit_test(test_refused),    cmocka_unit_test(test_ends),
         cmocka_unit_test(test_steady),          cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_no_memory_to_launch),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -50,13 +50,14 @@ static hk_status tell_difference(const hk_buckets *b, common mine, bool same_n)
     if (!status) status = hk_broadcast(told, told, 4, HK_U64, (int)who, b->comm, NULL, NULL);
     if (status) return hki_train_failed(b, status, "comparing the parameters of ranks");
     if (told[0] != first.n)
-        return hki_train_error(b, HK_INVALID, "rank %" PRId64 " has %" PRIu64 " parameters, rank 0 has %" PRIu64 ": all ranks must register the same",
-                               who, told[0], first.n);
+        return hki_train_error(b, HK_INVALID, "rank %" PRId64 " has %" PRIu64 " parameters, rank 0 has %" PRIu64
+                               ": all ranks must register the same", who, told[0], first.n);
     if (told[1] == first.params)
         return hki_train_error(b, HK_INVALID, "rank %" PRId64 "'s settings or sizes of buckets differ from rank 0's", who);
     const hki_param *p = &b->params[told[3]];
-    return hki_train_error(b, HK_INVALID, "rank %" PRId64 "'s parameter %" PRIu64 " differs from rank 0's (here it is '%.80s', %s[%zu]): all ranks "
-                           "must register the same parameters in the same order", who, told[3], p->name ? p->name : "", hk_dtype_name(p->dtype), p->count);
+    return hki_train_error(b, HK_INVALID, "rank %" PRId64 "'s parameter %" PRIu64 " differs from rank 0's (here it is '%.80s', %s[%zu]): "
+                           "all ranks must register the same parameters in the same order", who, told[3], p->name ? p->name : "",
+                           hk_dtype_name(p->dtype), p->count);
 }
 
 hk_status hki_agree_same(hk_comm *comm, const hk_buckets *b, const hki_layout *l, hk_status status)
@@ -68,8 +69,8 @@ hk_status hki_agree_same(hk_comm *comm, const hk_buckets *b, const hki_layout *l
     if (sent) return hki_train_failed(&anyone, sent, "agreeing on buckets");
     if (status) return status;
     if (failure[0])
-        return hki_train_error(&anyone, (hk_status)failure[0], "rank %" PRId64 " could not make its buckets (%s): its own message tells why", failure[1],
-                               hk_status_name((hk_status)failure[0]));
+        return hki_train_error(&anyone, (hk_status)failure[0], "rank %" PRId64 " could not make its buckets (%s): its own message tells why",
+                               failure[1], hk_status_name((hk_status)failure[0]));
     const common c = common_of(b, l);
     uint64_t bounds[6] = {c.n, ~c.n, c.params, ~c.params, c.settings, ~c.settings}; /* lowest, and highest as the lowest complement */
     sent = hk_all_reduce(bounds, bounds, 6, HK_U64, HK_MIN, comm, NULL, NULL);
@@ -115,8 +116,7 @@ static void add_param(text *t, const hk_buckets *b, size_t i)
 
 hk_status hki_agree_missing(hk_buckets *b)
 {
-    const hk_status status =
-        hk_all_gather(b->missing + b->rank * b->words, b->missing, b->words, HK_U64, b->comm, NULL, NULL);
+    const hk_status status = hk_all_gather(b->missing + b->rank * b->words, b->missing, b->words, HK_U64, b->comm, NULL, NULL);
     if (status) return hki_train_failed(b, status, "telling unused parameters");
     text t = {.n = 0};
     size_t missing = 0;
@@ -132,8 +132,8 @@ hk_status hki_agree_missing(hk_buckets *b)
         snprintf(more, sizeof more, "; and %zu more", missing - SHOWN);
         add(&t, more);
     }
-    return hki_train_error(b, HK_INVALID, "step %" PRIu64 ": never marked ready: %s. Counted as zeros; mark every parameter, or set allow_unused", b->steps,
-                           t.at);
+    return hki_train_error(b, HK_INVALID, "step %" PRIu64 ": never marked ready: %s. Counted as zeros; mark every parameter, or set "
+                           "allow_unused", b->steps, t.at);
 }
 
 hk_status hki_agree_any(hk_buckets *b, bool mine, bool *any)
@@ -157,7 +157,7 @@ hk_status hki_agree_gradients(hk_buckets *b)
     if (status) return hki_train_failed(b, status, "comparing gradients");
     for (uint32_t r = 1; r < b->ranks; r++)
         if (b->by_rank[r] != b->by_rank[0])
-            return hki_train_error(b, HK_INVALID, "rank %u's gradients differ from rank 0's (unsynchronised?): the last micro-batch before an optimiser step "
-                                   "must not be under hk_buckets_no_sync", r);
+            return hki_train_error(b, HK_INVALID, "rank %u's gradients differ from rank 0's (unsynchronised?): the last micro-batch before an "
+                                   "optimiser step must not be under hk_buckets_no_sync", r);
     return HK_OK;
 }

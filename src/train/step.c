@@ -221,7 +221,7 @@ HK_API hk_status hk_buckets_no_sync(hk_buckets *b, int on)
     if (between) b->no_sync = on != 0;
     pthread_mutex_unlock(&b->lock);
     return between ? HK_OK
-                   : hki_train_error(b, HK_INVALID, "hk_buckets_no_sync: in the middle of a micro-batch: call it after hk_buckets_finish, before ready");
+                   : hki_train_error(b, HK_INVALID, "hk_buckets_no_sync: in the middle of a micro-batch: call it after hk_buckets_finish");
 }
 
 HK_API hk_status hk_buckets_check(hk_buckets *b)
