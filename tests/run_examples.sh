@@ -42,7 +42,8 @@ example pipeline 'bubble (S-1)/(M+S-1) = 11.1 %' 2 4 6 8
 # Training: gradients in buckets while backward runs, and in micro-batches, give the losses of the blocking way to 1e-5.
 training() {
     local name=$1 n=$2; shift 2
-    holds 'held-out accuracy' "train_digits $*, $n ranks" "$hocket" run -n "$n" --timeout 30 --hosts-of 2 -- "$bin/train_digits" --epochs 4 --losses "$work/$name" "$@"
+    holds 'held-out accuracy' "train_digits $*, $n ranks" "$hocket" run -n "$n" --timeout 30 --hosts-of 2 -- "$bin/train_digits" --epochs 4 \
+        --data "$source/examples/data/digits.csv.gz" --losses "$work/$name" "$@"
 }
 for n in 1 2 3 4; do
     training blocking $n
