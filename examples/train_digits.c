@@ -7,15 +7,14 @@
  * Every rank has the whole network and takes its slice of each global batch; hk_all_reduce adds the gradients up, so that all
  * ranks take the same step. The losses do not depend on the number of ranks (but for the order in which floats are added).
  *
- * With --overlap a layer's gradient is on its way while the layers before it are still at work: one thread computes and marks layers
- * ready in gradient buckets (train.h), the other lends itself to communication. The numbers are the same. */
+ * With --overlap a layer's gradient is on its way while the layers before it are still at work: layers are marked ready in gradient
+ * buckets (train.h), which hocket's progress thread moves meanwhile. The numbers are the same. */
 #include <hocket/hocket.h>
 #include <hocket/train.h>
 
 #include <errno.h>
 #include <getopt.h>
 #include <math.h>
-#include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -403,30 +402,6 @@ static double train(net *w, const data *d, hk_comm *comm, const settings *s, FIL
     return accuracy;
 }
 
-typedef struct job { net *w; const data *d; hk_comm *comm; const settings *s; FILE *losses; double accuracy; } job;
-
-static void *compute(void *arg)
-{
-    job *j = arg;
-    j->accuracy = train(j->w, j->d, j->comm, j->s, j->losses);
-    if (j->w->buckets) hk_buckets_stop(j->w->buckets);
-    return NULL;
-}
-
-/* Computes in this thread or, with buckets, in another one, while this one moves gradients. */
-static void run(job *j)
-{
-    pthread_t worker;
-    if (!j->w->buckets) {
-        compute(j);
-        return;
-    }
-    const int error = pthread_create(&worker, NULL, compute, j);
-    if (error) fprintf(stderr, "train_digits: no second thread: %s\n", strerror(error)), exit(3);
-    if (hk_buckets_drive(j->w->buckets)) fail_buckets("driving");
-    pthread_join(worker, NULL);
-}
-
 static void free_all(net *w, hk_comm *comm, data *d)
 {
     if (hk_buckets_free(w->buckets)) fail_buckets("freeing buckets");
@@ -501,11 +476,10 @@ int main(int argc, char **argv)
     if (first)
         printf("%d ranks, %zu parameters, %d rows to train on, %d held out\n", hk_comm_ranks(comm), w.params, d.train,
                d.rows - d.train);
-    job j = {&w, &d, comm, &s, losses, 0};
-    run(&j);
+    const double accuracy = train(&w, &d, comm, &s, losses);
     if (losses) fclose(losses);
-    const int short_of = j.accuracy < s.need;
-    if (first && short_of) fprintf(stderr, "train_digits: held-out accuracy %.2f %% is below %.2f %%\n", j.accuracy, s.need);
+    const int short_of = accuracy < s.need;
+    if (first && short_of) fprintf(stderr, "train_digits: held-out accuracy %.2f %% is below %.2f %%\n", accuracy, s.need);
     free_all(&w, comm, &d);
     if (hk_comm_destroy(comm)) fail(NULL, "ending");
     return short_of;

@@ -140,12 +140,6 @@ static void *work(void *arg)
     return NULL;
 }
 
-static void *drive(void *b)
-{
-    hk_buckets_drive(b);
-    return NULL;
-}
-
 static void shuffled(size_t *order, size_t n, hki_prng *g)
 {
     for (size_t i = 0; i < n; i++) {
@@ -171,21 +165,19 @@ static void check_sums(seat *s, hk_buckets *b, int step)
     }
 }
 
-/* All types, an order of its own for each rank and step, marked by several threads at once; with and without one that drives. */
+/* All types, an order of its own for each rank and step, marked by several threads at once. */
 static void any_order(seat *s)
 {
     hk_param params[MIXED];
     for (size_t i = 0; i < MIXED; i++) params[i] = (hk_param){mixed_count(i), (hk_dtype)(i % HK_DTYPES), NULL};
     hki_prng g = {(uint64_t)s->rank + 77};
-    for (int driven = 0; driven < 2; driven++) {
+    for (int small = 0; small < 2; small++) {
         hk_buckets_config c = HK_BUCKETS_INIT;
-        c.bucket_bytes = driven ? 3000 : 20000;
+        c.bucket_bytes = small ? 3000 : 20000;
         c.op = HK_SUM;
-        c.check_hash = driven;
+        c.check_hash = small;
         hk_buckets *b = buckets_of(s, params, MIXED, &c);
         if (!b) return;
-        pthread_t driver;
-        if (driven) pthread_create(&driver, NULL, drive, b);
         for (int step = 0; step < 6 && !*s->failure; step++) {
             size_t order[MIXED];
             pthread_t threads[WORKERS];
@@ -199,10 +191,6 @@ static void any_order(seat *s)
             OK(s, hk_buckets_finish(b));
             check_sums(s, b, step);
         }
-        if (driven) {
-            OK(s, hk_buckets_stop(b));
-            pthread_join(driver, NULL);
-        }
         OK(s, hk_buckets_free(b));
     }
 }
@@ -212,32 +200,26 @@ static void test_any_order(void **state)
     for (int n = 1; n <= RANKS_MAX; n++) with(n, any_order);
 }
 
-/* Rank 0 marks everything before the others have begun, with somebody waiting for communication or not: marking waits for nobody. */
+/* Rank 0 marks everything before the others have begun: marking waits for nobody. */
 static void early(seat *s)
 {
     hk_param params[6];
     for (size_t i = 0; i < 6; i++) params[i] = (hk_param){300000, HK_F32, NULL};
-    for (int driven = 0; driven < 2; driven++) {
-        hk_buckets *b = buckets_of(s, params, 6, NULL);
-        pthread_t driver;
-        if (!b) return;
-        if (driven) pthread_create(&driver, NULL, drive, b);
-        for (int step = 0; step < 3; step++) {
-            if (s->rank) pthread_barrier_wait(s->barrier);
-            for (size_t i = 6; i-- > 0;) {
-                ((float *)hk_buckets_gradient(b, i))[299999] = (float)(s->rank + (int)i + step);
-                OK(s, hk_buckets_ready(b, i));
-            }
-            CHECK(s, info_of(b).launched == (uint64_t)(step + 1) * info_of(b).buckets);
-            if (!s->rank) pthread_barrier_wait(s->barrier);
-            OK(s, hk_buckets_finish(b));
-            for (size_t i = 0; i < 6; i++)
-                CHECK(s, ((float *)hk_buckets_gradient(b, i))[299999] == (float)((int)i + step) + (float)(s->ranks - 1) / 2);
+    hk_buckets *b = buckets_of(s, params, 6, NULL);
+    if (!b) return;
+    for (int step = 0; step < 3; step++) {
+        if (s->rank) pthread_barrier_wait(s->barrier);
+        for (size_t i = 6; i-- > 0;) {
+            ((float *)hk_buckets_gradient(b, i))[299999] = (float)(s->rank + (int)i + step);
+            OK(s, hk_buckets_ready(b, i));
         }
-        OK(s, hk_buckets_stop(b));
-        if (driven) pthread_join(driver, NULL);
-        OK(s, hk_buckets_free(b));
+        CHECK(s, info_of(b).launched == (uint64_t)(step + 1) * info_of(b).buckets);
+        if (!s->rank) pthread_barrier_wait(s->barrier);
+        OK(s, hk_buckets_finish(b));
+        for (size_t i = 0; i < 6; i++)
+            CHECK(s, ((float *)hk_buckets_gradient(b, i))[299999] == (float)((int)i + step) + (float)(s->ranks - 1) / 2);
     }
+    OK(s, hk_buckets_free(b));
 }
 
 static void test_early(void **state)
@@ -552,7 +534,6 @@ static void refused_calls(seat *s)
     REFUSED(s, hk_buckets_finish(NULL), "b is NULL");
     REFUSED(s, hk_buckets_no_sync(NULL, 0), "b is NULL");
     REFUSED(s, hk_buckets_check(NULL), "b is NULL");
-    REFUSED(s, hk_buckets_drive(NULL), "b is NULL");
     REFUSED(s, hk_buckets_set_bytes(NULL, 0, 0), "b is NULL");
 }
 

@@ -56,7 +56,7 @@ typedef struct hk_buckets_config {
 HK_API hk_status hk_buckets_create(hk_comm *comm, const hk_param *params, size_t n, const hk_buckets_config *config, hk_buckets **buckets);
 /* New sizes (0: the default), before the first parameter was marked ready. Gradients move: ask for them again; they are zero. */
 HK_API hk_status hk_buckets_set_bytes(hk_buckets *b, size_t bucket_bytes, size_t first_bytes);
-/* Waits for what was launched, and for threads inside hk_buckets_drive; then frees. NULL is nothing. Before hk_comm_destroy. */
+/* Waits for what was launched, then frees. NULL is nothing. Before hk_comm_destroy. */
 HK_API hk_status hk_buckets_free(hk_buckets *b);
 
 /* Where the gradient of parameter i is: 64-byte aligned, zero at first. NULL if there is no such parameter. Between ready and finish it
@@ -78,11 +78,6 @@ HK_API hk_status hk_buckets_finish(hk_buckets *b);
 HK_API hk_status hk_buckets_no_sync(hk_buckets *b, int on);
 /* Have all ranks the same gradients, bit for bit? After finish they have, unless it did not reduce. HK_INVALID names a rank that differs. */
 HK_API hk_status hk_buckets_check(hk_buckets *b);
-
-/* There is no hidden thread: operations move on inside hocket calls. This lends one: it moves what is in flight, sleeps when nothing is,
- * and returns after hk_buckets_stop (from then on at once). Without it operations move in ready and finish only. */
-HK_API hk_status hk_buckets_drive(hk_buckets *b);
-HK_API hk_status hk_buckets_stop(hk_buckets *b);
 
 /* The calling thread's last failure of a call above, as one sentence: rank, parameter, cause, remedy. */
 HK_API const char *hk_buckets_last_error(void);

@@ -107,7 +107,6 @@ static void discard(hk_buckets *b)
     hki_free(b->hashes);
     hki_free(b->by_rank);
     hki_free(b->missing);
-    pthread_cond_destroy(&b->moved);
     pthread_mutex_destroy(&b->lock);
     hki_free(b);
 }
@@ -121,7 +120,6 @@ HK_API hk_status hk_buckets_create(hk_comm *comm, const hk_param *params, size_t
     hk_buckets *b = hki_alloc(sizeof *b);
     if (b) {
         pthread_mutex_init(&b->lock, NULL);
-        pthread_cond_init(&b->moved, NULL);
         b->comm = comm;
         b->rank = (uint32_t)hk_comm_rank(comm);
         b->ranks = (uint32_t)hk_comm_ranks(comm);
@@ -160,15 +158,8 @@ HK_API hk_status hk_buckets_set_bytes(hk_buckets *b, size_t bucket_bytes, size_t
 HK_API hk_status hk_buckets_free(hk_buckets *b)
 {
     if (!b) return HK_OK;
-    hk_buckets_stop(b);
-    pthread_mutex_lock(&b->lock);
-    while (b->drivers) pthread_cond_wait(&b->moved, &b->lock);
-    pthread_mutex_unlock(&b->lock);
-    hk_status status = HK_OK;
-    for (size_t k = b->collected; k < b->launched; k++) {
-        const hk_status ended = hk_wait(&b->layout.buckets[k].request);
-        if (!status && ended) status = hki_train_failed(b, ended, "hk_buckets_free");
-    }
+    hk_status status = hki_buckets_wait(b);
+    if (status) status = hki_train_failed(b, status, "hk_buckets_free");
     discard(b);
     return status;
 }

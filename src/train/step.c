@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One step: parameters are marked, buckets launched in their order, collected in the same order.
+ * One step: parameters are marked, buckets launched in their order, waited for at the end.
  *
- *     0 <= collected <= launched <= buckets
- *
- * launched only grows by one, under the lock, when the next bucket's parameters are all ready (or, in finish, when nothing more will come).
+ * b->launched only grows by one, under the lock, when the next bucket's parameters are all ready (or, in finish, when nothing more will come).
  * So the sequence of all_reduces on a rank is 0, 1, 2, ... for every order of marks, which is all that ranks need in order to agree. */
 #include "train/train.h"
 
@@ -24,7 +22,6 @@ static void fail(hk_buckets *b, hk_status status)
     if (b->failed) return;
     b->failed = status;
     snprintf(b->failure, sizeof b->failure, "%s", hk_last_error(b->comm));
-    pthread_cond_broadcast(&b->moved);
 }
 
 /* Launches bucket `launched`. What broke nothing can be tried again. */
@@ -35,7 +32,6 @@ static hk_status launch(hk_buckets *b)
     if (!status) {
         b->launched++;
         b->launches++;
-        pthread_cond_broadcast(&b->moved);
     } else if (hk_breaks(status)) {
         fail(b, status);
     }
@@ -46,42 +42,6 @@ static void launch_complete(hk_buckets *b)
 {
     while (!b->failed && b->launched < b->layout.n && !b->layout.buckets[b->launched].pending)
         if (launch(b)) return; /* finish tries again and tells */
-}
-
-/* May the oldest bucket in flight be collected? In the first step not before all are launched: so many requests then exist as can ever be in
- * flight, and no later step allocates any. */
-static bool collectable(const hk_buckets *b)
-{
-    return !b->collecting && b->collected < b->launched && (b->steps || b->launched == b->layout.n || b->failed);
-}
-
-/* Waits for the oldest bucket in flight, or else for something to happen. The lock is given up meanwhile. */
-static void collect(hk_buckets *b)
-{
-    if (!collectable(b)) {
-        pthread_cond_wait(&b->moved, &b->lock);
-        return;
-    }
-    hk_request **request = &b->layout.buckets[b->collected].request;
-    b->collecting = true;
-    pthread_mutex_unlock(&b->lock);
-    const hk_status status = hk_wait(request);
-    pthread_mutex_lock(&b->lock);
-    b->collecting = false;
-    if (status) fail(b, status);
-    b->collected++;
-    pthread_cond_broadcast(&b->moved);
-}
-
-/* With nobody to drive, whoever marks a parameter moves along what can be moved. */
-static void look(hk_buckets *b)
-{
-    int done = 1;
-    while (!b->drivers && collectable(b) && done) {
-        const hk_status status = hk_test(&b->layout.buckets[b->collected].request, &done);
-        if (status) fail(b, status);
-        if (status || done) b->collected++, done = 1;
-    }
 }
 
 HK_API hk_status hk_buckets_ready(hk_buckets *b, size_t i)
@@ -99,10 +59,7 @@ HK_API hk_status hk_buckets_ready(hk_buckets *b, size_t i)
         p->ready = p->used = b->begun = true;
         b->marked++;
         b->layout.buckets[b->layout.places[i].bucket].pending--;
-        if (!b->no_sync) {
-            launch_complete(b);
-            look(b);
-        }
+        if (!b->no_sync) launch_complete(b);
         if (b->failed) status = hki_train_error(NULL, b->failed, "hk_buckets_ready: %s", b->failure);
     }
     pthread_mutex_unlock(&b->lock);
@@ -165,7 +122,17 @@ static void forget_marks(hk_buckets *b)
     b->marked = 0;
 }
 
-/* Launches what is left, waits for all, concludes. The lock is held. */
+hk_status hki_buckets_wait(hk_buckets *b)
+{
+    hk_status first = HK_OK;
+    for (size_t k = 0; k < b->launched; k++) {
+        const hk_status status = hk_wait(&b->layout.buckets[k].request);
+        if (!first) first = status;
+    }
+    return first;
+}
+
+/* Launches what is left, waits for all, concludes. The lock is held, and given up to wait: finishing keeps others out. */
 static hk_status reduce(hk_buckets *b)
 {
     const bool unused = zero_unused(b);
@@ -178,7 +145,10 @@ static hk_status reduce(hk_buckets *b)
         status = launch(b);
         if (status && !hk_breaks(status)) return hki_train_failed(b, status, "hk_buckets_finish: a bucket could not be launched; call again");
     }
-    while (b->collected < b->launched) collect(b);
+    pthread_mutex_unlock(&b->lock);
+    const hk_status ended = hki_buckets_wait(b);
+    pthread_mutex_lock(&b->lock);
+    if (ended) fail(b, ended);
     if (b->failed) {
         status = hki_train_error(NULL, b->failed, "hk_buckets_finish: %s", b->failure);
         if (b->layout.flag) lower_flag(b);
@@ -189,7 +159,7 @@ static hk_status reduce(hk_buckets *b)
     }
     for (size_t i = 0; i < b->n; i++) b->params[i].used = false;
     b->failed = HK_OK;
-    b->launched = b->collected = 0;
+    b->launched = 0;
     b->steps++;
     forget_marks(b);
     return status;
@@ -237,26 +207,4 @@ HK_API hk_status hk_buckets_check(hk_buckets *b)
     b->finishing = false;
     pthread_mutex_unlock(&b->lock);
     return status;
-}
-
-HK_API hk_status hk_buckets_drive(hk_buckets *b)
-{
-    if (!b) return hki_train_error(NULL, HK_INVALID, "hk_buckets_drive: b is NULL");
-    pthread_mutex_lock(&b->lock);
-    b->drivers++;
-    while (!b->stopped) collect(b);
-    b->drivers--;
-    pthread_cond_broadcast(&b->moved);
-    pthread_mutex_unlock(&b->lock);
-    return HK_OK;
-}
-
-HK_API hk_status hk_buckets_stop(hk_buckets *b)
-{
-    if (!b) return hki_train_error(NULL, HK_INVALID, "hk_buckets_stop: b is NULL");
-    pthread_mutex_lock(&b->lock);
-    b->stopped = true;
-    pthread_cond_broadcast(&b->moved);
-    pthread_mutex_unlock(&b->lock);
-    return HK_OK;
 }

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Gradient buckets over the public API. The parameters are cut into buckets once (layout.c); a step marks parameters, launches buckets in
- * their order and collects them in the same order (step.c); what ranks must agree on beyond that is small and in agree.c.
+ * their order and waits for all (step.c); what ranks must agree on beyond that is small and in agree.c.
  *
- * One mutex guards everything below. Launching happens under it, since the order of launches is what it protects. Waiting does not: whoever
- * waits holds `collecting` instead, so that a request belongs to one thread at a time. */
+ * One mutex guards everything below. Launching happens under it, since the order of launches is what it protects. Waiting does not. */
 #ifndef HKI_TRAIN_H
 #define HKI_TRAIN_H
 
@@ -48,7 +47,6 @@ typedef struct hki_layout {
 
 struct hk_buckets {
     pthread_mutex_t lock;
-    pthread_cond_t moved;      /* something was launched, collected, ended or stopped */
     hk_comm *comm;
     uint32_t rank, ranks;
     hk_redop op;
@@ -58,9 +56,8 @@ struct hk_buckets {
     char *names;
     hki_layout layout;
     /* the step */
-    bool no_sync, finishing, collecting, stopped;
-    size_t marked, launched, collected; /* parameters; buckets; buckets */
-    size_t drivers;            /* threads inside hk_buckets_drive or wanting to leave it */
+    bool no_sync, finishing;
+    size_t marked, launched;   /* parameters; buckets */
     hk_status failed;          /* communication failed in this step */
     char failure[HKI_SENTENCE];
     bool begun;                /* a parameter was marked, once */
@@ -77,6 +74,9 @@ struct hk_buckets {
 hk_status hki_train_error(const hk_buckets *b, hk_status, const char *format, ...) __attribute__((format(printf, 3, 4)));
 /* The sentence of a failed hocket call. */
 hk_status hki_train_failed(const hk_buckets *b, hk_status, const char *during);
+
+/* ---- step.c */
+hk_status hki_buckets_wait(hk_buckets *); /* for all that is launched; the lock is not held */
 
 /* ---- layout.c */
 /* Cuts the parameters and finds memory, zeroed. False: out of memory, and nothing was kept. */
