@@ -135,6 +135,40 @@ typedef struct hk_tool_now {
     char pad[64];
 } hk_tool_now;
 
+/* ---- Traces --------------------------------------------------------------------------------------------------------- */
+
+/* A file that one rank of one communicator wrote under HOCKET_TRACE: who wrote it, and its events in the order in which they ended. */
+typedef struct hk_tool_trace {
+    uint64_t uid;         /* the communicator, equal on its ranks */
+    uint64_t owner;       /* the process (or thread) that is this rank, equal in its files of other communicators */
+    uint64_t clock;       /* ranks with equal ones read one clock */
+    uint64_t from_ns, to_ns; /* CLOCK_MONOTONIC: communicator made and destroyed */
+    uint32_t rank, ranks;
+    int32_t pid;
+    char host[48];
+    size_t events;
+    uint64_t dropped;     /* events that could not be written */
+    int whole;            /* 0: the end is missing; to_ns and dropped are 0 */
+} hk_tool_trace;
+
+enum { HK_EVENT_OPERATION = 1, HK_EVENT_SPAN, HK_EVENT_CALL, HK_EVENT_ISSUE, HK_EVENT_WAIT, HK_EVENT_SENT };
+typedef struct hk_tool_event {
+    uint32_t kind;        /* HK_EVENT_*: an operation, a user's span, a call that blocked, a call that did not, a wait in a call, a link's total */
+    uint32_t thread;      /* of the caller */
+    uint64_t begin_ns, end_ns;
+    uint64_t started_ns;  /* operation: its turn came; begin_ns: issued */
+    uint64_t seq;         /* of an operation, or a call's; sent: messages */
+    uint64_t bytes;       /* of an operation; sent: bytes */
+    uint32_t op, dtype;   /* operation: as hk_tool_op_at */
+    int32_t root, status;
+    char name[40];        /* span: the user's; call: which; operation: algorithm; sent: transport. UTF-8 is not checked */
+} hk_tool_event;
+
+/* Reads the head and proves every event; 0: why not is in error. partial: of a file whose end is missing or bad, what comes before. */
+HK_API int hk_tool_trace_read(const void *bytes, size_t len, int partial, hk_tool_trace *trace, char error[HK_TOOL_TEXT]);
+/* Event i of [0, trace->events) of a file that was read; 0: there is none. */
+HK_API int hk_tool_trace_event(const void *bytes, size_t len, size_t i, hk_tool_event *event);
+
 #ifdef __cplusplus
 }
 #endif

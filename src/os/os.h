@@ -13,6 +13,8 @@
 
 /* ---- Time, chance, processors */
 uint64_t hki_now_us(void); /* monotonic */
+uint64_t hki_now_ns(void); /* the same clock */
+uint64_t hki_thread_cpu_ns(void); /* CPU time of the calling thread; a system call */
 static inline void hki_pause(void)
 {
 #if defined __x86_64__
@@ -49,6 +51,13 @@ void hki_hostname(char out[64]);
 uint64_t hki_machine_key(void);
 /* The same, unless HOCKET_HOST_KEY pretends. */
 uint64_t hki_host_key(void);
+uint64_t hki_process_key(void); /* tells this process from all others */
+uint32_t hki_thread_id(void);   /* as the system names it */
+
+/* ---- Plain files */
+int hki_folder_make(const char *path); /* one that is there already will do, if it can be written to */
+int hki_file_create(const char *path); /* to be written, emptied if it is there */
+int hki_file_write(int fd, const void *bytes, size_t n); /* all of it, whatever time that takes */
 
 /* ---- Shared memory files */
 /* A sealed memory file of that size (sparse); -errno if the kernel refuses. */
