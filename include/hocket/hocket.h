@@ -279,9 +279,24 @@ typedef struct hk_stats_t {
     uint64_t waits;           /* times a call had to wait for a peer */
     uint64_t sleeps;          /* of those, times it went to sleep */
     uint64_t bytes_lent;      /* of shm.bytes_sent: read by peers where they lay, or stored by this rank where a peer wanted them */
+    /* From here on only under HOCKET_STATS=1 or HOCKET_TRACE, otherwise 0; docs/seeing.md tells what each means. */
+    uint64_t seen_ns;         /* since the communicator was made */
+    uint64_t span_ns;         /* of callers' time, in spans of the user */
+    uint64_t calls, inside_ns; /* calls of operations and waits, and callers' time inside them */
+    uint64_t waited_ns;       /* of inside_ns: waiting for peers, moving data meanwhile */
+    uint64_t cpu_ns;          /* of inside_ns: CPU time of the callers, about */
+    uint64_t operation_ns;    /* sum of durations, from issue to finish */
+    uint64_t timed;           /* operations for which it is known when every rank entered: */
+    uint64_t late_ns, transfer_ns; /* of their durations: until the last rank had entered, and after */
+    uint64_t trace_events, trace_dropped; /* written or to be written; lost */
 } hk_stats_t;
 /* Payload messages and bytes by transport and direction since creation. */
 HK_API hk_status hk_stats(hk_comm *comm, hk_stats_t *stats);
+
+/* Marks what the calling thread does between the two, for traces and statistics: "forward", "load batch". Nests; the name is copied, its
+ * first 39 bytes kept. Costs a look at a pointer unless HOCKET_TRACE or HOCKET_STATS=1 is set. An end without a begin is HK_INVALID. */
+HK_API hk_status hk_span_begin(hk_comm *comm, const char *name);
+HK_API hk_status hk_span_end(hk_comm *comm);
 /* Writes one line per rank that this rank can see (operation, step of steps, bytes, whom it waits for) to fd. Async-signal-safe. */
 HK_API hk_status hk_comm_dump(const hk_comm *comm, int fd);
 

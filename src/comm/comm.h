@@ -12,6 +12,7 @@
 #include "algo/algo.h"
 #include "comm/engine.h"
 #include "comm/report.h"
+#include "comm/seen.h"
 #include "exec/exec.h"
 #include "net/area.h"
 #include "tune/choose.h"
@@ -31,7 +32,7 @@ typedef struct hki_settings {
     uint64_t timeout_us, init_timeout_us, stall_us, pace;
     uint8_t transport; /* HKI_ANY, HKI_ONLY_SHM, HKI_ONLY_TCP */
     hki_executor executor;
-    bool strict;
+    bool strict, stats;
     hki_forced forced;
     uint64_t forced_hash;
     size_t slot_bytes;   /* 0: chosen */
@@ -46,6 +47,7 @@ typedef struct hki_settings {
 struct hk_comm {
     uint64_t magic;
     hki_engine *engine;
+    hki_seen *seen;              /* NULL unless statistics or a trace are wanted */
     hk_comm *next;
     hki_settings settings;
     hki_shape shape;
@@ -104,6 +106,7 @@ void hki_comm_free(hk_comm *);
 uint32_t hki_comm_undrained(hk_comm *);
 void hki_comm_show_launcher(hk_comm *); /* from now on the launcher sees what this rank does */
 bool hki_comm_local(const hk_comm *, uint32_t rank); /* reached by shared memory? */
+void hki_link_totals(const hk_comm *, hk_stats_t *);  /* memory.c: adds up what its ports have moved */
 hki_where hki_comm_where(const hk_comm *);           /* what the choice of an algorithm depends on: equal on all ranks */
 
 /* ---- error.c: the sentence of a failure, kept per communicator and, without one, per thread */

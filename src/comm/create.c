@@ -94,6 +94,7 @@ hk_status hki_comm_make(hk_comm **out, hki_engine *e, const hki_settings *settin
         return status;
     }
     hki_lock_take(&e->lock);
+    hki_seen_open(comm);
     hki_set_spins(e);
     comm->next = e->comms;
     e->comms = comm;
@@ -116,6 +117,7 @@ static void drop_peers(hk_comm *comm)
 /* The lock is held, the communicator is in no list. */
 void hki_comm_free(hk_comm *comm)
 {
+    hki_seen_close(comm);
     for (uint32_t c = 0; c <= HKI_CHANNELS; c++) {
         if (comm->ports[c] && comm->ports[c] != comm->shm_ports[c]) comm->ports[c]->ops->close(comm->ports[c]);
         if (comm->shm_ports[c]) comm->shm_ports[c]->ops->close(comm->shm_ports[c]);

@@ -55,6 +55,7 @@ typedef struct hki_engine {
     bool shares_memory;          /* the user has memory that peers can map: hk_mem_alloc, hk_mem_register */
     size_t cache_bytes;          /* of the last-level cache */
     bool crowded;                /* more ranks on this host than CPUs */
+    uint32_t seen;               /* communicators that want to know who waits (comm/seen.h) */
     uint64_t progress;           /* grows whenever something moved */
     uint64_t waits, sleeps;
 } hki_engine;

@@ -67,6 +67,15 @@ static void add(hk_link_stats *to, const hk_link_stats *from)
     to->bytes_received += from->bytes_received;
 }
 
+void hki_link_totals(const hk_comm *comm, hk_stats_t *s)
+{
+    for (uint32_t c = 0; c <= HKI_CHANNELS; c++) {
+        add(&s->shm, &comm->shm_ports[c]->stats);
+        s->bytes_lent += comm->shm_ports[c]->lent;
+        if (comm->tcp_ports[c]) add(&s->tcp, &comm->tcp_ports[c]->stats);
+    }
+}
+
 HK_API hk_status hk_stats(hk_comm *comm, hk_stats_t *out)
 {
     hk_status status = hki_comm_usable(comm);
@@ -75,11 +84,8 @@ HK_API hk_status hk_stats(hk_comm *comm, hk_stats_t *out)
     hki_lock_take(&comm->engine->lock);
     hk_stats_t s = {.size = hki_min(sizeof s, out->size), .operations = comm->operations, .operation_bytes = comm->operation_bytes,
                     .waits = comm->engine->waits, .sleeps = comm->engine->sleeps};
-    for (uint32_t c = 0; c <= HKI_CHANNELS; c++) {
-        add(&s.shm, &comm->shm_ports[c]->stats);
-        s.bytes_lent += comm->shm_ports[c]->lent;
-        if (comm->tcp_ports[c]) add(&s.tcp, &comm->tcp_ports[c]->stats);
-    }
+    hki_link_totals(comm, &s);
+    hki_seen_stats(comm, &s);
     hki_lock_give(&comm->engine->lock);
     memcpy(out, &s, s.size);
     return HK_OK;

@@ -298,6 +298,7 @@ static hk_status collective(const given *g, hk_comm *comm, const hk_options *opt
     if (request) *request = NULL;
     hk_status status = hki_comm_usable(comm);
     if (HKI_UNLIKELY(status)) return status;
+    const uint64_t since = HKI_SEEN_ENTER(comm);
     hki_lock_take(&comm->engine->lock);
     hki_memo *m = &comm->memo[g->op];
     hki_entry *e = options || g->v ? NULL : repeated(comm, g, m);
@@ -305,6 +306,7 @@ static hk_status collective(const given *g, hk_comm *comm, const hk_options *opt
     else if ((status = broken_already(comm))) { }
     else if (!request && quiet(comm, e)) status = quick(comm, g, e, m);
     else e->pins++, status = launch(comm, g, e, m->in_bytes, m->out_bytes, NULL, request);
+    HKI_SEEN_LEAVE(comm, since, hki_op_name(g->op), comm->seq, !request);
     hki_lock_give(&comm->engine->lock);
     return status;
 }

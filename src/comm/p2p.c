@@ -320,9 +320,11 @@ static hk_status p2p(hki_task_kind kind, const void *in, void *out, size_t count
     if (request) *request = NULL;
     hk_status status = hki_comm_usable(comm);
     if (status) return status;
+    const uint64_t since = HKI_SEEN_ENTER(comm);
     hki_lock_take(&comm->engine->lock);
     status = check(comm, sends ? "send" : "recv", sends ? in : out, count, dtype, peer, !sends, &bytes);
     if (!status) status = issue(comm, kind, in, out, count, dtype, peer, bytes, options, request);
+    HKI_SEEN_LEAVE(comm, since, sends ? "send" : "recv", comm->next_id, !request);
     hki_lock_give(&comm->engine->lock);
     return status;
 }

@@ -43,14 +43,16 @@ static hk_status wait_for(hk_request **request, uint64_t give_up_us)
 {
     if (!*request) return HK_OK;
     if (hki_in_callback()) return hki_error((*request)->comm, HK_INVALID, "a wait in a callback would hold up what it waits for");
-    hki_engine *e = (*request)->comm->engine;
+    hk_comm *comm = (*request)->comm;
+    hki_engine *e = comm->engine;
     hk_status status = HK_WAIT_EXPIRED;
+    const uint64_t seq = (*request)->seq, since = HKI_SEEN_ENTER(comm);
     hki_lock_take(&e->lock);
     if (hki_wait(e, request, 1, true, give_up_us)) {
-        hk_comm *comm = (*request)->comm;
         hki_flush(comm, comm->settings.timeout_us);
         status = collect(request);
     }
+    HKI_SEEN_LEAVE(comm, since, "wait", seq, true);
     hki_lock_give(&e->lock);
     return status;
 }
@@ -100,13 +102,16 @@ HK_API hk_status hk_wait_any(hk_request **requests, size_t n, size_t *index)
     hk_status status = usable(&requests[first], "hk_wait_any");
     if (status) return status;
     if (hki_in_callback()) return hki_error(requests[first]->comm, HK_INVALID, "a wait in a callback would hold up what it waits for");
-    hki_engine *e = requests[first]->comm->engine;
+    hk_comm *comm = requests[first]->comm;
+    hki_engine *e = comm->engine;
     any a = {requests, n, 0};
+    const uint64_t since = HKI_SEEN_ENTER(comm);
     hki_lock_take(&e->lock);
     if (any_done(&a) || hki_wait_until(e, any_done, &a, UINT64_MAX)) {
         *index = a.at;
         status = collect(&requests[a.at]);
     }
+    HKI_SEEN_LEAVE(comm, since, "wait_any", 0, true);
     hki_lock_give(&e->lock);
     return status;
 }
@@ -187,6 +192,7 @@ HK_API hk_status hk_group_end(hk_comm *comm, hk_request **request)
     hk_status status = hki_comm_usable(comm);
     if (status) return status;
     if (!request && hki_in_callback()) return hki_error(comm, HK_INVALID, "hk_group_end without a request in a callback would hold up what it waits for");
+    const uint64_t since = HKI_SEEN_ENTER(comm);
     hki_lock_take(&comm->engine->lock);
     hki_group **at = group_at(comm), *g = *at;
     if (!g) {
@@ -196,6 +202,7 @@ HK_API hk_status hk_group_end(hk_comm *comm, hk_request **request)
         status = launch(comm, g, request);
         hki_free(g);
     }
+    HKI_SEEN_LEAVE(comm, since, "group", comm->seq, !request);
     hki_lock_give(&comm->engine->lock);
     return status;
 }

@@ -55,7 +55,8 @@ hk_status hki_settings_read(hki_settings *s, const hk_config *given, char error[
             return snprintf(error, 160, "config.size is %zu: start from HK_CONFIG_INIT", given->size), HK_INVALID;
         memcpy(&c, given, hki_min(sizeof c, given->size));
     }
-    unsigned transport, executor, level;
+    static const char *const switches[] = {"0", "1"};
+    unsigned transport, executor, level, stats;
     size_t slots, sockets, sockbuf; /* sockbuf: read where sockets are made, checked here */
     if (!time_knob("HOCKET_TIMEOUT", c.timeout_us, 300000000, &s->timeout_us, error) ||
         !time_knob("HOCKET_INIT_TIMEOUT", c.init_timeout_us, 30000000, &s->init_timeout_us, error) ||
@@ -63,6 +64,7 @@ hk_status hki_settings_read(hki_settings *s, const hk_config *given, char error[
         !word_knob("transport", "HOCKET_TRANSPORT", c.transport, transports, 3, &transport, error) ||
         !word_knob("executor", "HOCKET_EXECUTOR", c.executor, executors, 3, &executor, error) ||
         !word_knob("determinism", "HOCKET_DETERMINISM", c.determinism, levels, 2, &level, error) ||
+        !word_knob("HOCKET_STATS", "HOCKET_STATS", NULL, switches, 2, &stats, error) ||
         !number_knob("HOCKET_SLOT_BYTES", 4096, 4194304, 0, &s->slot_bytes, error) || !number_knob("HOCKET_SLOTS", 2, 64, 8, &slots, error) ||
         !number_knob("HOCKET_SOCKETS", 1, 4, 1, &sockets, error) || !number_knob("HOCKET_SOCKBUF", 1024, (size_t)1 << 30, 0, &sockbuf, error))
         return HK_INVALID;
@@ -70,6 +72,9 @@ hk_status hki_settings_read(hki_settings *s, const hk_config *given, char error[
     if (pace && !hki_parse_rate(pace, &s->pace)) return snprintf(error, 160, "HOCKET_PACE='%.40s' is no rate: write 1gbit, 100mbit or bytes/s", pace), HK_INVALID;
     if (!hki_kern_init(isa)) return snprintf(error, 160, "HOCKET_ISA='%.40s' is unknown or this CPU does not have it (`hocket info kernels`)", isa), HK_INVALID;
     if (!hki_forced_parse(algo, &s->forced, error)) return HK_INVALID;
+    const char *trace = hki_env("HOCKET_TRACE");
+    const int folder = trace ? hki_folder_make(trace) : 0;
+    if (folder) return snprintf(error, 160, "HOCKET_TRACE='%.60s' is no folder to write to (%s): name one, or one to be made", trace, strerror(-folder)), HK_INVALID;
     s->timeout_us = hki_min(s->timeout_us, HKI_NO_LIMIT_US);
     s->init_timeout_us = hki_min(s->init_timeout_us, HKI_NO_LIMIT_US);
     s->stall_us = hki_min(s->stall_us, HKI_NO_LIMIT_US);
@@ -77,6 +82,7 @@ hk_status hki_settings_read(hki_settings *s, const hk_config *given, char error[
     s->transport = (uint8_t)transport;
     s->executor = (hki_executor)executor;
     s->strict = level == 1;
+    s->stats = stats == 1;
     s->slot_bytes = s->slot_bytes / HKI_LINE * HKI_LINE;
     s->slots = (uint32_t)slots;
     s->sockets = (uint32_t)sockets;

@@ -45,7 +45,8 @@ void hki_task_recycle(hk_request *t)
 static void publish(hk_comm *comm, const hk_request *t)
 {
     hki_now *now = comm->now;
-    hki_area_enter(&comm->area, t->seq, t->fingerprint, (const uint64_t *)(const void *)t->desc, sizeof *t->desc / 8);
+    if (HKI_UNLIKELY(comm->seen != NULL)) hki_seen_publish(t);
+    else hki_area_enter(&comm->area, t->seq, t->fingerprint, (const uint64_t *)(const void *)t->desc, sizeof *t->desc / 8);
     atomic_store_explicit(&now->op, t->desc->op, memory_order_relaxed);
     atomic_store_explicit(&now->dtype, t->desc->dtype, memory_order_relaxed);
     atomic_store_explicit(&now->count, t->desc->count, memory_order_relaxed);
@@ -87,6 +88,7 @@ static void enlist(hk_comm *comm, hk_request *t)
 
 void hki_task_submit(hk_comm *comm, hk_request *t)
 {
+    if (HKI_UNLIKELY(comm->seen != NULL)) hki_seen_issued(t);
     if (t->kind == HKI_TASK_COLLECTIVE) {
         number(comm, t, t->entry);
         publish(comm, t);
@@ -170,6 +172,7 @@ static void start(hk_comm *comm, hk_request *t)
     t->run.places = ch->places;
     t->run.marks = ch->marks;
     t->started = true;
+    if (HKI_UNLIKELY(comm->seen != NULL)) t->started_ns = hki_now_ns();
     lend(comm, t);
     t->run.far = !g->plan->call.in_place && (t->in_bytes + t->out_bytes) * comm->near_ranks > comm->engine->cache_bytes;
     if (t->run.far) t->run.flat = false;
@@ -216,6 +219,7 @@ void hki_task_finish(hk_request *t, hk_status status)
     if (t->finished) return;
     t->finished = true;
     t->status = status;
+    if (HKI_UNLIKELY(comm->seen != NULL)) hki_seen_finished(t, status);
     if (t->prev) t->prev->next = t->next;
     else comm->tasks = t->next;
     if (t->next) t->next->prev = t->prev;
@@ -300,6 +304,11 @@ bool hki_task_quick(hk_comm *comm, hki_entry *e, const void *in, void *out, size
 {
     hk_request *t = &comm->quick[(comm->seq + 1) % HKI_CHANNELS];
     number(comm, t, e);
+    if (HKI_UNLIKELY(comm->seen != NULL)) {
+        t->desc = &e->desc;
+        hki_seen_issued(t);
+        publish(comm, t); /* also before it runs: a peer that is done with it looks when this rank entered */
+    }
     begin(comm, t, e, in, out, in_bytes, out_bytes);
     /* First send what can be sent; while it travels there is time for the rest. */
     hki_run_state state = hki_run_inline(&t->run);
@@ -313,6 +322,7 @@ bool hki_task_quick(hk_comm *comm, hki_entry *e, const void *in, void *out, size
         state = hki_run_await(&t->run, 1);
     }
     if (HKI_LIKELY(state == HKI_RUN_DONE)) {
+        if (HKI_UNLIKELY(comm->seen != NULL)) hki_seen_finished(t, HK_OK);
         show_finished(comm, t);
         count(comm, t);
         return true;

@@ -91,6 +91,8 @@ struct hk_request {
     uint8_t *out;
     size_t in_bytes, out_bytes;     /* extents of the buffers, for overlap */
     uint64_t issued_us, timeout_us, next_stall_us;
+    uint64_t issued_ns, started_ns; /* comm->seen only */
+    uint32_t thread;
     uint32_t stalls;
     /* point-to-point */
     hki_p2p_state p2p;

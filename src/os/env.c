@@ -30,6 +30,8 @@ static const hki_knob knobs[] = {
     {"HOCKET_PACE", "1gbit, 100mbit, 125M", "limit of this rank's TCP rate; hocket run --pace sets it"},
     {"HOCKET_SOCKETS", "1 to 4", "TCP connections each way between two ranks for large messages; default 1; more for links that one stream does not fill"},
     {"HOCKET_SOCKBUF", "bytes", "socket buffer sizes; default the kernel's own tuning"},
+    {"HOCKET_TRACE", "folder", "each rank writes there what it did and when, for hocket trace; made if it is not there"},
+    {"HOCKET_STATS", "0, 1", "1: a table of operations, waits and bytes on standard error when a communicator is destroyed"},
     {"HOCKET_NOW_FD", "descriptor", "where hocket run reads what each rank is doing; set by it"},
     {"HOCKET_NOW_SLOT", "number", "this rank's record there; set by hocket run"},
     {"HOCKET_FAULT", "flip:rank=R,op=N,byte=B", "plants a fault; test builds only"},
