@@ -10,10 +10,14 @@
 #define LLVMFuzzerTestOneInput fuzz_frame
 #include "../fuzz/frame.c"
 #undef LLVMFuzzerTestOneInput
+#define LLVMFuzzerTestOneInput fuzz_trace
+#include "../fuzz/trace.c"
+#undef LLVMFuzzerTestOneInput
 
 static const struct { const char *name; int (*run)(const uint8_t *, size_t); } targets[] = {
     {"plan_text", fuzz_plan_text},
     {"frame", fuzz_frame},
+    {"trace", fuzz_trace},
 };
 
 static bool replay(const char *path, int (*target)(const uint8_t *, size_t))

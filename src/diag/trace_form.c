@@ -71,7 +71,7 @@ static const char *head_of(const uint8_t *i, size_t len, hk_tool_trace *t)
     t->ranks = hki_get32(i + 52);
     t->pid = (int32_t)hki_get32(i + 56);
     hki_get_text(i + 60, t->host, sizeof t->host);
-    if (!t->ranks || t->ranks > HKI_TRACE_RANKS || t->rank >= t->ranks) return "its head is damaged";
+    if (!t->ranks || t->ranks > HKI_TRACE_RANKS || t->rank >= t->ranks || t->from_ns >> HKI_TRACE_BITS) return "its head is damaged";
     return NULL;
 }
 
@@ -92,7 +92,7 @@ static bool parse(const uint8_t i[HKI_TRACE_EVENT], uint32_t ops, hk_tool_event 
     e->seq = hki_get64(i + 40);
     e->bytes = hki_get64(i + 48);
     memcpy(e->name, i + 56, HKI_TRACE_NAME - 1); /* the rest is zero */
-    if (e->begin_ns > e->started_ns || e->started_ns > e->end_ns || e->end_ns >> 62 || e->bytes >> 62) return false;
+    if (e->begin_ns > e->started_ns || e->started_ns > e->end_ns || (e->end_ns | e->bytes) >> HKI_TRACE_BITS) return false;
     return e->kind == END || (e->kind >= HK_EVENT_OPERATION && e->kind <= HK_EVENT_SENT && e->op < ops && e->dtype < HK_DTYPES);
 }
 
