@@ -7,7 +7,7 @@ if(NOT CMOCKA_LIBRARY OR NOT CMOCKA_INCLUDE)
 endif()
 file(GLOB_RECURSE UNIT_TESTS CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/*_test.c ${CMAKE_SOURCE_DIR}/tests/*_test.c)
 # Labels: `threads` for ThreadSanitizer (ranks as threads), `golden` for those that `make bless` rewrites.
-set(THREAD_TESTS async_test conformance_test mismatch_test semantics_test train_test)
+set(THREAD_TESTS async_test conformance_test mismatch_test seen_test semantics_test train_test)
 foreach(f ${UNIT_TESTS})
   get_filename_component(stem ${f} NAME_WE)
   add_executable(${stem} ${f})
@@ -45,7 +45,7 @@ add_executable(bad_calls ${CMAKE_SOURCE_DIR}/tests/bad_calls.c)
 target_link_libraries(bad_calls PRIVATE hocket_static)
 
 # Multi-process tests: scripts over the command and the examples.
-foreach(script run_test run_examples run_tour run_bad_input)
+foreach(script run_test run_examples run_tour run_bad_input run_trace)
   if(EXISTS ${CMAKE_SOURCE_DIR}/tests/${script}.sh)
     add_test(NAME ${script} COMMAND ${CMAKE_SOURCE_DIR}/tests/${script}.sh ${CMAKE_BINARY_DIR}/bin)
   endif()

@@ -348,10 +348,12 @@ static double epoch(net *w, const data *d, hk_comm *comm, const settings *s, con
             slice mine = slice_of(all.rows, m, s->micro);
             mine.first += all.first;
             begin_micro(w, m, s->micro);
+            hk_span_begin(comm, "forward and backward"); /* seen by `hocket trace`; otherwise next to nothing */
             gather_rows(w, d, order + at, mine, label);
             forward(w, mine.rows);
             loss += loss_of(w, label, mine.rows, batch, &right);
             backward(w, mine.rows, scratch, in_comm);
+            hk_span_end(comm);
             const double begin = now();
             end_micro(w, comm, m, s->micro);
             *in_comm += now() - begin;

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-static const tool_command *const commands[] = {&tool_run, &tool_perf, &tool_plan, &tool_info};
+static const tool_command *const commands[] = {&tool_run, &tool_perf, &tool_plan, &tool_trace, &tool_info};
 enum { COMMANDS = sizeof commands / sizeof *commands };
 
 static void list(FILE *to)
@@ -20,6 +20,9 @@ static void list(FILE *to)
           "  hocket perf OP -n 4 --algo NAME        times another\n"
           "  hocket plan OP ALGO --ranks 4          what it does, step by step; --check proves it, --cost counts\n"
           "  hocket plan OP --compare --ranks 8,64  all algorithms: rounds, bytes, model time\n"
+          "Where did the time go?\n"
+          "  HOCKET_STATS=1                         a table a rank at the end: operations, waits, bytes\n"
+          "  HOCKET_TRACE=DIR, hocket trace DIR     who waited for whom, what overlapped, a picture for Perfetto\n"
           "Why does it hang?\n"
           "  Ctrl-\\ at hocket run                   what each rank is doing, laggard first; the job goes on\n"
           "  hocket info errors                     each status: meaning, cause, remedy\n"

@@ -30,7 +30,7 @@ typedef struct tool_command {
     int (*run)(int argc, char **argv); /* argv[0] is "hocket NAME"; returns the exit code */
 } tool_command;
 
-extern const tool_command tool_run, tool_perf, tool_plan, tool_info;
+extern const tool_command tool_run, tool_perf, tool_plan, tool_trace, tool_info;
 
 /* ---- Arguments: the functions that take a state end the process with TOOL_USAGE when the text is wrong */
 

@@ -294,7 +294,7 @@ typedef struct hk_stats_t {
 HK_API hk_status hk_stats(hk_comm *comm, hk_stats_t *stats);
 
 /* Marks what the calling thread does between the two, for traces and statistics: "forward", "load batch". Nests; the name is copied, its
- * first 39 bytes kept. Costs a look at a pointer unless HOCKET_TRACE or HOCKET_STATS=1 is set. An end without a begin is HK_INVALID. */
+ * first 35 bytes kept. Costs a look at a pointer unless HOCKET_TRACE or HOCKET_STATS=1 is set. An end without a begin is HK_INVALID. */
 HK_API hk_status hk_span_begin(hk_comm *comm, const char *name);
 HK_API hk_status hk_span_end(hk_comm *comm);
 /* Writes one line per rank that this rank can see (operation, step of steps, bytes, whom it waits for) to fd. Async-signal-safe. */

@@ -183,7 +183,7 @@ static void end_span(hki_seen *s, hki_open_span *o, uint64_t now_ns)
 {
     hk_tool_event e = {.kind = HK_EVENT_SPAN, .thread = o->thread, .begin_ns = o->since_ns, .started_ns = o->since_ns, .end_ns = now_ns};
     const uint32_t thread = o->thread, at = (uint32_t)(o - s->spans);
-    memcpy(e.name, o->name, sizeof e.name);
+    memcpy(e.name, o->name, sizeof o->name);
     memmove(o, o + 1, (--s->open - at) * sizeof *o);
     if (!innermost(s, thread)) s->span_ns += now_ns - e.begin_ns;
     tell(s, &e);

@@ -24,7 +24,7 @@ typedef struct hki_tally {
     hki_histogram durations, late, transfers;
 } hki_tally;
 
-typedef struct hki_open_span { uint32_t thread; uint64_t since_ns; char name[40]; } hki_open_span;
+typedef struct hki_open_span { uint32_t thread; uint64_t since_ns; char name[HKI_TRACE_NAME]; } hki_open_span;
 
 typedef struct hki_seen {
     hki_lock lock;

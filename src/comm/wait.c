@@ -129,9 +129,10 @@ static bool drive(hki_engine *e, policy p, bool (*done)(void *), void *arg, uint
 bool hki_wait_until(hki_engine *e, bool (*done)(void *), void *arg, uint64_t give_up_us)
 {
     e->drivers++;
-    const hki_seen_wait w = e->seen ? hki_seen_wait_begin() : (hki_seen_wait){0};
+    const bool seen = e->seen;
+    const hki_seen_wait w = HKI_UNLIKELY(seen) ? hki_seen_wait_begin() : (hki_seen_wait){0};
     const bool came = drive(e, policy_of(e), done, arg, give_up_us);
-    if (HKI_UNLIKELY(e->seen)) hki_seen_wait_end(w);
+    if (HKI_UNLIKELY(seen)) hki_seen_wait_end(w);
     e->drivers--;
     hki_progress_need(e);
     return came;
