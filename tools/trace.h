@@ -21,7 +21,7 @@ typedef struct trace_options {
 
 typedef struct trace_owner {
     uint64_t key, clock;
-    uint32_t rank, ranks;      /* in its largest communicator */
+    uint32_t rank, ranks; /* in its largest communicator */
     int32_t pid;
     char host[48];
     uint32_t job;
@@ -32,22 +32,30 @@ typedef struct trace_file {
     char path[512];
     hk_tool_trace head;
     hk_tool_event *events;
-    uint32_t owner;            /* index */
+    uint32_t owner; /* index */
 } trace_file;
 
 /* One rank's part in a collective, with those of the others beside it in `uses`, sorted. */
-typedef struct trace_use { uint32_t file; const hk_tool_event *event; } trace_use;
+typedef struct trace_use {
+    uint32_t file;
+    const hk_tool_event *event;
+} trace_use;
 
-typedef struct trace_clock { uint64_t key; int64_t shift; uint64_t doubt; bool tied; } trace_clock;
+typedef struct trace_clock {
+    uint64_t key;
+    int64_t shift;
+    uint64_t doubt;
+    bool tied;
+} trace_clock;
 
 typedef struct trace_job {
     trace_file *files;
     size_t nfiles, nowners, nuses, nclocks;
-    trace_owner *owners;       /* by rank */
-    trace_use *uses;           /* by communicator, sequence, rank: good ones only */
-    trace_clock *clocks;       /* the first one is the reference */
+    trace_owner *owners; /* by rank */
+    trace_use *uses;     /* by communicator, sequence, rank: good ones only */
+    trace_clock *clocks; /* the first one is the reference */
     uint64_t dropped;
-    size_t partial;            /* files without an end */
+    size_t partial; /* files without an end */
 } trace_job;
 
 /* Those uses from `at` that are of one operation; 0 at the end. */

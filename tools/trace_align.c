@@ -54,7 +54,8 @@ static void bound(const trace_job *j, int64_t *least, size_t at, size_t ranks)
     }
     for (size_t a = 0; a < n; a++)
         for (size_t b = 0; b < n; b++)
-            if (a != b && entry[a] != NO_BOUND && entry[b] != NO_BOUND && entry[a] - done[b] > least[a * n + b]) least[a * n + b] = entry[a] - done[b];
+            if (a != b && entry[a] != NO_BOUND && entry[b] != NO_BOUND && entry[a] - done[b] > least[a * n + b])
+                least[a * n + b] = entry[a] - done[b];
     free(entry);
 }
 

@@ -11,7 +11,10 @@
 enum { OPERATIONS = 1, LANES = 64 }; /* tracks 1 .. LANES: operations; a thread's are its number and, for spans, that and SPANS */
 #define SPANS 0x100000000ull
 
-typedef struct writer { FILE *f; bool comma; } writer;
+typedef struct writer {
+    FILE *f;
+    bool comma;
+} writer;
 
 /* Names are bytes of somebody's program: what is not UTF-8 becomes '?'. */
 static size_t sequence(const unsigned char *s)
@@ -47,7 +50,10 @@ static void begin(writer *w, const char *phase, uint32_t pid, uint64_t tid, cons
     w->comma = true;
 }
 
-static void stamp(writer *w, const char *key, uint64_t ns) { fprintf(w->f, ",\"%s\":%llu.%03u", key, (unsigned long long)(ns / 1000), (unsigned)(ns % 1000)); }
+static void stamp(writer *w, const char *key, uint64_t ns)
+{
+    fprintf(w->f, ",\"%s\":%llu.%03u", key, (unsigned long long)(ns / 1000), (unsigned)(ns % 1000));
+}
 
 static void name_track(writer *w, uint32_t pid, uint64_t tid, const char *name, uint64_t order)
 {
@@ -69,7 +75,10 @@ static void name_process(writer *w, uint32_t pid, const trace_owner *o)
 
 /* ---- Operations -------------------------------------------------------------------------------------------------------- */
 
-typedef struct entry { const hk_tool_event *e; const hk_tool_trace *head; } entry;
+typedef struct entry {
+    const hk_tool_event *e;
+    const hk_tool_trace *head;
+} entry;
 
 static int by_begin(const void *a, const void *b)
 {
@@ -100,11 +109,12 @@ static void write_operation(writer *w, uint32_t pid, uint64_t lane, const entry 
     const hk_tool_event *e = o->e;
     begin(w, "X", pid, lane, trace_op_name(e->op));
     stamp(w, "ts", e->begin_ns), stamp(w, "dur", e->end_ns - e->begin_ns);
-    fprintf(w->f, ",\"cat\":\"operation\",\"args\":{\"seq\":%llu,\"bytes\":%llu,\"dtype\":\"%s\",\"algorithm\":", (unsigned long long)e->seq,
+    fprintf(w->f,
+            ",\"cat\":\"operation\",\"args\":{\"seq\":%llu,\"bytes\":%llu,\"dtype\":\"%s\",\"algorithm\":", (unsigned long long)e->seq,
             (unsigned long long)e->bytes, hk_dtype_name((hk_dtype)e->dtype));
     text(w->f, e->name);
-    fprintf(w->f, ",\"root\":%d,\"communicator\":\"%016llx\",\"rank\":%u,\"ranks\":%u,\"status\":\"%s\"", e->root, (unsigned long long)o->head->uid,
-            o->head->rank, o->head->ranks, hk_status_name((hk_status)e->status));
+    fprintf(w->f, ",\"root\":%d,\"communicator\":\"%016llx\",\"rank\":%u,\"ranks\":%u,\"status\":\"%s\"", e->root,
+            (unsigned long long)o->head->uid, o->head->rank, o->head->ranks, hk_status_name((hk_status)e->status));
     stamp(w, "queued_us", e->started_ns - e->begin_ns);
     fputs("}}", w->f);
 }
@@ -131,7 +141,8 @@ static void write_operations(writer *w, const trace_job *j, uint32_t pid)
 
 static void write_timed(writer *w, uint32_t pid, const hk_tool_event *e)
 {
-    static const char *const kinds[] = {[HK_EVENT_SPAN] = "span", [HK_EVENT_CALL] = "call", [HK_EVENT_ISSUE] = "issue", [HK_EVENT_WAIT] = "wait"};
+    static const char *const kinds[] =
+        {[HK_EVENT_SPAN] = "span", [HK_EVENT_CALL] = "call", [HK_EVENT_ISSUE] = "issue", [HK_EVENT_WAIT] = "wait"};
     const bool span = e->kind == HK_EVENT_SPAN;
     begin(w, "X", pid, e->thread + LANES + 1 + (span ? SPANS : 0), e->kind == HK_EVENT_WAIT ? "waits" : e->name);
     stamp(w, "ts", e->begin_ns), stamp(w, "dur", e->end_ns - e->begin_ns);

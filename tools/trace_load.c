@@ -70,7 +70,8 @@ static void read_folder(trace_job *j, const trace_options *o)
         }
         trace_file *f = &j->files[j->nfiles++];
         memset(f, 0, sizeof *f);
-        if (snprintf(f->path, sizeof f->path, "%s/%s", o->folder, e->d_name) >= (int)sizeof f->path) refuse(o->folder, "its name is too long");
+        if (snprintf(f->path, sizeof f->path, "%s/%s", o->folder, e->d_name) >= (int)sizeof f->path)
+            refuse(o->folder, "its name is too long");
     }
     closedir(d);
     if (!j->nfiles) refuse(o->folder, "no trace files (*.hktrace): they are written when a job runs with HOCKET_TRACE=%s", o->folder);
@@ -122,7 +123,8 @@ static bool same_rank_twice(const trace_job *j, size_t i)
     for (size_t k = 0; k < i; k++) {
         const hk_tool_trace *g = &j->files[k].head;
         if (g->uid != h->uid) continue;
-        if (g->ranks != h->ranks) refuse(j->files[i].path, "it has %u ranks, but %s of the same communicator has %u", h->ranks, j->files[k].path, g->ranks);
+        if (g->ranks != h->ranks)
+            refuse(j->files[i].path, "it has %u ranks, but %s of the same communicator has %u", h->ranks, j->files[k].path, g->ranks);
         if (g->rank == h->rank) return true;
     }
     return false;
@@ -137,7 +139,9 @@ static void list_jobs(const trace_job *j, const trace_options *o, long njobs)
         for (size_t k = j->nowners; k-- > 0;)
             if (j->owners[k].job == id) owners++, first = k;
         const trace_owner *w = &j->owners[first];
-        if (owners) fprintf(stderr, "  --job %ld: %zu ranks, one of them pid %d on %s, %.3f s\n", ++n, owners, w->pid, w->host, (double)(w->to - w->from) / 1e9);
+        if (owners)
+            fprintf(stderr, "  --job %ld: %zu ranks, one of them pid %d on %s, %.3f s\n", ++n, owners, w->pid, w->host,
+                    (double)(w->to - w->from) / 1e9);
     }
     exit(TOOL_USAGE);
 }
@@ -222,7 +226,9 @@ size_t trace_instance(const trace_job *j, size_t at)
 {
     size_t n = 0;
     for (; at + n < j->nuses; n++)
-        if (j->files[j->uses[at + n].file].head.uid != j->files[j->uses[at].file].head.uid || j->uses[at + n].event->seq != j->uses[at].event->seq) break;
+        if (j->files[j->uses[at + n].file].head.uid != j->files[j->uses[at].file].head.uid ||
+            j->uses[at + n].event->seq != j->uses[at].event->seq)
+            break;
     return n;
 }
 

@@ -5,7 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct samples { double *v; size_t n, room; } samples; /* microseconds */
+typedef struct samples {
+    double *v;
+    size_t n, room;
+} samples; /* microseconds */
 
 static void keep(samples *s, uint64_t ns)
 {
@@ -37,7 +40,9 @@ static double percent(double part, double whole) { return whole > 0 ? 100 * part
 
 /* ---- Ranks ------------------------------------------------------------------------------------------------------------- */
 
-typedef struct interval { uint64_t from, to; } interval;
+typedef struct interval {
+    uint64_t from, to;
+} interval;
 
 static int by_from(const void *a, const void *b)
 {
@@ -58,7 +63,9 @@ static uint64_t covered(interval *v, size_t n)
     return sum;
 }
 
-typedef struct shares { uint64_t operating, durations, inside, in_spans, sent, sent_tcp; } shares;
+typedef struct shares {
+    uint64_t operating, durations, inside, in_spans, sent, sent_tcp;
+} shares;
 
 static shares shares_of(const trace_job *j, uint32_t owner)
 {
@@ -84,14 +91,16 @@ static shares shares_of(const trace_job *j, uint32_t owner)
 
 static void ranks(const trace_job *j, const trace_options *o, FILE *to)
 {
-    fprintf(to, "\n%-6s %9s %9s %13s %10s %10s %11s %9s", "rank", "time(s)", "spans(%)", "operations(%)", "exposed(%)", "overlap(%)", "sent(MB)", "GB/s");
+    fprintf(to, "\n%-6s %9s %9s %13s %10s %10s %11s %9s", "rank", "time(s)", "spans(%)", "operations(%)", "exposed(%)", "overlap(%)",
+            "sent(MB)", "GB/s");
     fprintf(to, "%s  %s\n", o->link ? "  link(%)" : "", "host, pid");
     for (uint32_t k = 0; k < j->nowners; k++) {
         const trace_owner *w = &j->owners[k];
         const shares s = shares_of(j, k);
         const double wall = (double)(w->to - w->from), seconds = (double)s.operating / 1e9;
         const uint64_t sent = s.sent_tcp ? s.sent_tcp : s.sent;
-        const double rate = seconds > 0 ? (double)sent / seconds : 0, overlap = s.durations > s.inside ? 1 - (double)s.inside / (double)s.durations : 0;
+        const double rate = seconds > 0 ? (double)sent / seconds : 0,
+                     overlap = s.durations > s.inside ? 1 - (double)s.inside / (double)s.durations : 0;
         fprintf(to, "%-6u %9.3f %9.1f %13.1f %10.1f %10.1f %11.2f %9.3f", w->rank, wall / 1e9, percent((double)s.in_spans, wall),
                 percent((double)s.operating, wall), percent((double)s.inside, wall), 100 * overlap, (double)s.sent / 1e6, rate / 1e9);
         if (o->link) fprintf(to, "  %7.1f", percent(rate, (double)o->link));
@@ -102,7 +111,11 @@ static void ranks(const trace_job *j, const trace_options *o, FILE *to)
 /* ---- Operations -------------------------------------------------------------------------------------------------------- */
 
 enum { OPS = 256 };
-typedef struct kind { size_t count, failed; double bytes; samples duration, late, transfer, queued; } kind;
+typedef struct kind {
+    size_t count, failed;
+    double bytes;
+    samples duration, late, transfer, queued;
+} kind;
 
 static void keep_use(kind *k, const trace_use *u, bool alone, uint64_t last)
 {
@@ -142,13 +155,16 @@ static void operations(const trace_job *j, FILE *to)
 {
     kind *kinds = tool_alloc(OPS * sizeof *kinds);
     count_kinds(j, kinds);
-    fprintf(to, "\n%-16s %8s %12s %11s %11s %11s %11s %11s %11s %11s\n", "operation", "count", "MB", "p50(us)", "p99(us)", "wait p50", "wait p99",
-            "transfer p50", "p99", "queue p50");
+    fprintf(to, "\n%-16s %8s %12s %11s %11s %11s %11s %11s %11s %11s\n", "operation", "count", "MB", "p50(us)", "p99(us)", "wait p50",
+            "wait p99", "transfer p50", "p99", "queue p50");
     for (uint32_t op = 0; op < OPS; op++) {
         kind *k = &kinds[op];
         if (!k->count && !k->failed) continue;
-        fprintf(to, "%-16s %8zu %12.3f %11.1f %11.1f", trace_op_name(op), k->count, k->bytes / 1e6, quantile(&k->duration, 0.5), quantile(&k->duration, 0.99));
-        if (k->late.n) fprintf(to, " %11.1f %11.1f %12.1f %11.1f", quantile(&k->late, 0.5), quantile(&k->late, 0.99), quantile(&k->transfer, 0.5), quantile(&k->transfer, 0.99));
+        fprintf(to, "%-16s %8zu %12.3f %11.1f %11.1f", trace_op_name(op), k->count, k->bytes / 1e6, quantile(&k->duration, 0.5),
+                quantile(&k->duration, 0.99));
+        if (k->late.n)
+            fprintf(to, " %11.1f %11.1f %12.1f %11.1f", quantile(&k->late, 0.5), quantile(&k->late, 0.99), quantile(&k->transfer, 0.5),
+                    quantile(&k->transfer, 0.99));
         else fprintf(to, " %11s %11s %12s %11s", "-", "-", "-", "-");
         fprintf(to, " %11.1f", quantile(&k->queued, 0.5));
         if (k->failed) fprintf(to, "  %zu failed", k->failed);
@@ -160,7 +176,11 @@ static void operations(const trace_job *j, FILE *to)
 
 /* ---- Who came last ----------------------------------------------------------------------------------------------------- */
 
-typedef struct lateness { size_t times; samples waits; double total; } lateness;
+typedef struct lateness {
+    size_t times;
+    samples waits;
+    double total;
+} lateness;
 
 /* For each operation, what the others waited on average for the one that came last. */
 static void last_arrivals(const trace_job *j, FILE *to)
@@ -178,7 +198,8 @@ static void last_arrivals(const trace_job *j, FILE *to)
         l->total += (double)sum / 1e9;
         keep(&l->waits, sum / (n - 1));
     }
-    if (operations) fprintf(to, "\n%-14s %8s %9s %22s %22s\n", "last to enter", "times", "of all(%)", "others waited p50(us)", "in all, summed(s)");
+    if (operations)
+        fprintf(to, "\n%-14s %8s %9s %22s %22s\n", "last to enter", "times", "of all(%)", "others waited p50(us)", "in all, summed(s)");
     for (size_t k = 0; k < j->nowners; k++) {
         lateness *l = &all[k];
         if (l->times)
@@ -210,12 +231,17 @@ static void sizes(const trace_job *j, FILE *to)
         char low[24];
         if (!count[bin]) continue;
         size_text(bin, low);
-        fprintf(to, "%-12s or more %7zu  %.*s\n", low, count[bin], (int)(1 + 39 * count[bin] / most), "########################################");
+        fprintf(to, "%-12s or more %7zu  %.*s\n", low, count[bin], (int)(1 + 39 * count[bin] / most),
+                "########################################");
     }
 }
 
 enum { SPANS = 30 }; /* names shown */
-typedef struct named { const char *name; size_t count; double total; } named;
+typedef struct named {
+    const char *name;
+    size_t count;
+    double total;
+} named;
 
 static int by_name(const void *a, const void *b) { return strcmp(((const named *)a)->name, ((const named *)b)->name); }
 static int by_total(const void *a, const void *b)
@@ -286,11 +312,16 @@ static size_t communicators(const trace_job *j, size_t *missing)
 static void warn(const trace_job *j, size_t missing, FILE *to)
 {
     if (missing) fprintf(to, "# files of %zu ranks are missing: waits are those for the ranks that are here\n", missing);
-    if (j->partial) fprintf(to, "# %zu files have no end: what is missing there is not counted, their bytes sent are not known\n", j->partial);
+    if (j->partial)
+        fprintf(to, "# %zu files have no end: what is missing there is not counted, their bytes sent are not known\n", j->partial);
     if (j->dropped) fprintf(to, "# %llu events could not be written and are missing\n", (unsigned long long)j->dropped);
     for (size_t c = 1; c < j->nclocks; c++) {
-        if (j->clocks[c].tied) fprintf(to, "# clock %zu was set by what ranks did together, within %.1f us\n", c, (double)j->clocks[c].doubt / 1e3);
-        else fprintf(to, "# clock %zu could not be set: its ranks did nothing together with others; their times mean nothing to the others\n", c);
+        if (j->clocks[c].tied)
+            fprintf(to, "# clock %zu was set by what ranks did together, within %.1f us\n", c, (double)j->clocks[c].doubt / 1e3);
+        else
+            fprintf(to,
+                    "# clock %zu could not be set: its ranks did nothing together with others; their times mean nothing to the others\n",
+                    c);
     }
 }
 
@@ -300,7 +331,8 @@ void trace_report(const trace_job *j, const trace_options *o, FILE *to)
     uint64_t end = 0;
     const size_t comms = communicators(j, &missing);
     for (size_t k = 0; k < j->nowners; k++) end = j->owners[k].to > end ? j->owners[k].to : end;
-    fprintf(to, "# %s: ranks %zu, communicators %zu, machines %zu, time %.3f s\n", o->folder, j->nowners, comms, j->nclocks, (double)end / 1e9);
+    fprintf(to, "# %s: ranks %zu, communicators %zu, machines %zu, time %.3f s\n", o->folder, j->nowners, comms, j->nclocks,
+            (double)end / 1e9);
     warn(j, missing, to);
     ranks(j, o, to);
     operations(j, to);

@@ -18,7 +18,11 @@ static void tell(hki_seen *s, const hk_tool_event *e)
 
 static hki_trace *open_trace(hk_comm *comm, const char *folder, uint64_t now_ns)
 {
-    hk_tool_trace head = {.uid = comm->shape.uid, .rank = comm->shape.rank, .ranks = comm->shape.ranks, .from_ns = now_ns, .clock = hki_machine_key(),
+    hk_tool_trace head = {.uid = comm->shape.uid,
+                          .rank = comm->shape.rank,
+                          .ranks = comm->shape.ranks,
+                          .from_ns = now_ns,
+                          .clock = hki_machine_key(),
                           .owner = hki_process_key()};
     const hki_world *w = comm->engine->world;
     if (w) head.owner = hki_mix(head.owner, (uint64_t)(comm->engine->segment - w->segments) + 1); /* ranks that are threads */
@@ -34,7 +38,8 @@ void hki_seen_open(hk_comm *comm)
     hki_seen *s = hki_alloc(sizeof *s);
     const uint64_t now = hki_now_ns();
     if (s && folder) s->trace = open_trace(comm, folder, now);
-    if (!s || (folder && !s->trace)) HKI_LOG(WARN, INIT, comm->shape.rank, "no memory for statistics and traces: this communicator goes without");
+    if (!s || (folder && !s->trace))
+        HKI_LOG(WARN, INIT, comm->shape.rank, "no memory for statistics and traces: this communicator goes without");
     if (!s) return;
     s->table = comm->settings.stats;
     s->from_ns = now;
@@ -97,9 +102,17 @@ void hki_seen_finished(hk_request *t, hk_status status)
     const uint64_t now = hki_now_ns();
     uint64_t last;
     const bool timed = !status && t->kind == HKI_TASK_COLLECTIVE && last_entry(comm, t, &last);
-    hk_tool_event e = {.kind = HK_EVENT_OPERATION, .thread = t->thread, .begin_ns = t->issued_ns, .end_ns = now, .seq = t->seq,
-                       .started_ns = t->started_ns ? t->started_ns : t->issued_ns, .bytes = hki_max(t->in_bytes, t->out_bytes), .op = t->desc->op,
-                       .dtype = t->desc->dtype, .root = t->desc->root, .status = status};
+    hk_tool_event e = {.kind = HK_EVENT_OPERATION,
+                       .thread = t->thread,
+                       .begin_ns = t->issued_ns,
+                       .end_ns = now,
+                       .seq = t->seq,
+                       .started_ns = t->started_ns ? t->started_ns : t->issued_ns,
+                       .bytes = hki_max(t->in_bytes, t->out_bytes),
+                       .op = t->desc->op,
+                       .dtype = t->desc->dtype,
+                       .root = t->desc->root,
+                       .status = status};
     if (t->entry) snprintf(e.name, sizeof e.name, "%s", t->entry->plan.algorithm);
     hki_lock_take(&s->lock);
     if (!status) count(&s->tally[t->desc->op], t, now, timed, timed ? last : 0);
@@ -118,8 +131,12 @@ uint64_t hki_seen_entered(hki_seen *s)
 void hki_seen_left(hki_seen *s, uint64_t since_ns, const char *what, uint64_t seq, bool blocks)
 {
     const uint64_t now = hki_now_ns();
-    hk_tool_event e = {.kind = blocks ? HK_EVENT_CALL : HK_EVENT_ISSUE, .thread = hki_thread_id(), .begin_ns = since_ns, .started_ns = since_ns,
-                       .end_ns = now, .seq = seq};
+    hk_tool_event e = {.kind = blocks ? HK_EVENT_CALL : HK_EVENT_ISSUE,
+                       .thread = hki_thread_id(),
+                       .begin_ns = since_ns,
+                       .started_ns = since_ns,
+                       .end_ns = now,
+                       .seq = seq};
     inside = NULL;
     if (s->trace) snprintf(e.name, sizeof e.name, "%s", what);
     hki_lock_take(&s->lock);
@@ -140,7 +157,11 @@ void hki_seen_wait_end(hki_seen_wait w)
     hki_seen *s = inside;
     if (!s || !w.since_ns) return;
     const uint64_t now = hki_now_ns(), cpu = hki_thread_cpu_ns() - w.cpu_ns;
-    const hk_tool_event e = {.kind = HK_EVENT_WAIT, .thread = hki_thread_id(), .begin_ns = w.since_ns, .started_ns = w.since_ns, .end_ns = now};
+    const hk_tool_event e = {.kind = HK_EVENT_WAIT,
+                             .thread = hki_thread_id(),
+                             .begin_ns = w.since_ns,
+                             .started_ns = w.since_ns,
+                             .end_ns = now};
     hki_lock_take(&s->lock);
     s->waited_ns += now - w.since_ns;
     s->wait_cpu_ns += cpu;
@@ -230,9 +251,16 @@ void hki_seen_stats(hk_comm *comm, hk_stats_t *out)
 
 static void tell_links(hki_seen *s, const hk_stats_t *links, uint64_t now_ns)
 {
-    const struct { const char *name; const hk_link_stats *link; } all[] = {{"self", &links->self}, {"shm", &links->shm}, {"tcp", &links->tcp}};
+    const struct {
+        const char *name;
+        const hk_link_stats *link;
+    } all[] = {{"self", &links->self}, {"shm", &links->shm}, {"tcp", &links->tcp}};
     for (unsigned i = 0; i < HKI_COUNT(all); i++) {
-        hk_tool_event e = {.kind = HK_EVENT_SENT, .begin_ns = now_ns, .started_ns = now_ns, .end_ns = now_ns, .seq = all[i].link->messages_sent,
+        hk_tool_event e = {.kind = HK_EVENT_SENT,
+                           .begin_ns = now_ns,
+                           .started_ns = now_ns,
+                           .end_ns = now_ns,
+                           .seq = all[i].link->messages_sent,
                            .bytes = all[i].link->bytes_sent};
         snprintf(e.name, sizeof e.name, "%s", all[i].name);
         if (e.seq) tell(s, &e);

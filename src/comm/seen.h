@@ -14,8 +14,8 @@
 #include "os/lock.h"
 #include "plan/call.h"
 
-#define HKI_SEEN_OPEN 64       /* spans open at a time, of all threads */
-#define HKI_SEEN_ENTRY 4       /* the word of a record's body that tells when a call was entered */
+#define HKI_SEEN_OPEN 64 /* spans open at a time, of all threads */
+#define HKI_SEEN_ENTRY 4 /* the word of a record's body that tells when a call was entered */
 
 /* Finished operations of one kind. */
 typedef struct hki_tally {
@@ -24,21 +24,27 @@ typedef struct hki_tally {
     hki_histogram durations, late, transfers;
 } hki_tally;
 
-typedef struct hki_open_span { uint32_t thread; uint64_t since_ns; char name[HKI_TRACE_NAME]; } hki_open_span;
+typedef struct hki_open_span {
+    uint32_t thread;
+    uint64_t since_ns;
+    char name[HKI_TRACE_NAME];
+} hki_open_span;
 
 typedef struct hki_seen {
     hki_lock lock;
-    bool table;                  /* to be printed at the end */
+    bool table; /* to be printed at the end */
     uint64_t from_ns;
-    hki_trace *trace;            /* NULL: none */
-    uint64_t no_room;            /* spans that could not be kept */
+    hki_trace *trace; /* NULL: none */
+    uint64_t no_room; /* spans that could not be kept */
     uint64_t calls, inside_ns, waited_ns, wait_cpu_ns, span_ns;
     uint32_t open;
     hki_open_span spans[HKI_SEEN_OPEN];
     hki_tally tally[HKI_OPS];
 } hki_seen;
 
-typedef struct hki_seen_wait { uint64_t since_ns, cpu_ns; } hki_seen_wait;
+typedef struct hki_seen_wait {
+    uint64_t since_ns, cpu_ns;
+} hki_seen_wait;
 
 /* ---- Life: when the communicator is made, before anybody knows it; when it is freed, its ports still there */
 void hki_seen_open(hk_comm *);
@@ -56,7 +62,7 @@ void hki_seen_finished(hk_request *, hk_status);
 uint64_t hki_seen_entered(hki_seen *);
 void hki_seen_left(hki_seen *, uint64_t since_ns, const char *what, uint64_t seq, bool blocks);
 #define HKI_SEEN_ENTER(comm) (HKI_UNLIKELY((comm)->seen != NULL) ? hki_seen_entered((comm)->seen) : 0)
-#define HKI_SEEN_LEAVE(comm, since, what, seq, blocks) \
+#define HKI_SEEN_LEAVE(comm, since, what, seq, blocks)                                                                                     \
     (HKI_UNLIKELY(since) ? hki_seen_left((comm)->seen, (since), (what), (seq), (blocks)) : (void)0)
 
 /* ---- Waits inside them: told where threads wait, which knows no communicator; it is the call's of this thread */

@@ -74,7 +74,8 @@ hk_status hki_settings_read(hki_settings *s, const hk_config *given, char error[
     if (!hki_forced_parse(algo, &s->forced, error)) return HK_INVALID;
     const char *trace = hki_env("HOCKET_TRACE");
     const int folder = trace ? hki_folder_make(trace) : 0;
-    if (folder) return snprintf(error, 160, "HOCKET_TRACE='%.60s' is no folder to write to (%s): name one, or one to be made", trace, strerror(-folder)), HK_INVALID;
+    if (folder) return snprintf(error, 160, "HOCKET_TRACE='%.60s' is no folder to write to (%s): name one, or one to be made", trace,
+                                strerror(-folder)), HK_INVALID;
     s->timeout_us = hki_min(s->timeout_us, HKI_NO_LIMIT_US);
     s->init_timeout_us = hki_min(s->init_timeout_us, HKI_NO_LIMIT_US);
     s->stall_us = hki_min(s->stall_us, HKI_NO_LIMIT_US);

@@ -8,4 +8,7 @@ HK_API int hk_tool_trace_read(const void *bytes, size_t len, int partial, hk_too
     return hki_trace_read(bytes, len, HKI_OPS, partial != 0, trace, error);
 }
 
-HK_API int hk_tool_trace_event(const void *bytes, size_t len, size_t i, hk_tool_event *event) { return hki_trace_event(bytes, len, HKI_OPS, i, event); }
+HK_API int hk_tool_trace_event(const void *bytes, size_t len, size_t i, hk_tool_event *event)
+{
+    return hki_trace_event(bytes, len, HKI_OPS, i, event);
+}

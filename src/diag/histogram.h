@@ -7,7 +7,10 @@
 
 #define HKI_BINS (40 * 8)
 
-typedef struct hki_histogram { uint64_t n; uint32_t bin[HKI_BINS]; } hki_histogram;
+typedef struct hki_histogram {
+    uint64_t n;
+    uint32_t bin[HKI_BINS];
+} hki_histogram;
 
 void hki_histogram_add(hki_histogram *, uint64_t ns);
 /* The middle of the bin that holds the q-th part, 0 < q <= 1; 0 if it is empty. */

@@ -10,7 +10,7 @@
 #define HKI_TRACE_ROOM 4096 /* events: 384 KiB */
 
 typedef struct hki_trace {
-    int fd, error;            /* error: -errno of the first failure, 0: none */
+    int fd, error; /* error: -errno of the first failure, 0: none */
     uint64_t written, dropped;
     size_t used;
     uint64_t from_ns;

@@ -121,7 +121,9 @@ bool hki_trace_read(const uint8_t *bytes, size_t len, uint32_t ops, bool partial
         return true;
     }
     if (partial) return true;
-    return snprintf(error, HK_TOOL_TEXT, "its end is missing after %zu events: the rank was killed, still runs, or did not call hk_comm_destroy", slots), false;
+    return snprintf(error, HK_TOOL_TEXT,
+                    "its end is missing after %zu events: the rank was killed, still runs, or did not call hk_comm_destroy", slots),
+           false;
 }
 
 bool hki_trace_event(const uint8_t *bytes, size_t len, uint32_t ops, size_t i, hk_tool_event *e)

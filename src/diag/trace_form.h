@@ -17,8 +17,8 @@
 
 #define HKI_TRACE_HEAD 128
 #define HKI_TRACE_EVENT 96
-#define HKI_TRACE_NAME 36      /* bytes of a name in a file */
-#define HKI_TRACE_BITS 60      /* of times and sizes: 36 years, an exbibyte; sums of a few do not overflow */
+#define HKI_TRACE_NAME 36          /* bytes of a name in a file */
+#define HKI_TRACE_BITS 60          /* of times and sizes: 36 years, an exbibyte; sums of a few do not overflow */
 #define HKI_TRACE_RANKS (1u << 20) /* more than this is no communicator */
 
 void hki_trace_pack_head(const hk_tool_trace *, uint8_t out[HKI_TRACE_HEAD]);

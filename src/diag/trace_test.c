@@ -36,8 +36,17 @@ static uint8_t *file(const char *path, size_t *len)
 
 static hk_tool_event event(uint64_t i)
 {
-    hk_tool_event e = {.kind = HK_EVENT_OPERATION + (uint32_t)(i % 6), .thread = 7, .begin_ns = 100 + i, .started_ns = 105 + 2 * i, .end_ns = 110 + 3 * i,
-                       .seq = i + 1, .bytes = 1000 * i, .op = (uint32_t)(i % OPS), .dtype = (uint32_t)(i % HK_DTYPES), .root = -1, .status = -(int32_t)(i % 3)};
+    hk_tool_event e = {.kind = HK_EVENT_OPERATION + (uint32_t)(i % 6),
+                       .thread = 7,
+                       .begin_ns = 100 + i,
+                       .started_ns = 105 + 2 * i,
+                       .end_ns = 110 + 3 * i,
+                       .seq = i + 1,
+                       .bytes = 1000 * i,
+                       .op = (uint32_t)(i % OPS),
+                       .dtype = (uint32_t)(i % HK_DTYPES),
+                       .root = -1,
+                       .status = -(int32_t)(i % 3)};
     snprintf(e.name, sizeof e.name, "name %llu", (unsigned long long)i);
     return e;
 }
@@ -45,7 +54,8 @@ static hk_tool_event event(uint64_t i)
 /* A file of n events; its bytes. */
 static uint8_t *written(uint64_t n, size_t *len)
 {
-    const hk_tool_trace head = {.uid = 0xabcdef, .owner = 5, .clock = 6, .from_ns = 99, .rank = 2, .ranks = 3, .pid = 77, .host = "somewhere"};
+    const hk_tool_trace head =
+        {.uid = 0xabcdef, .owner = 5, .clock = 6, .from_ns = 99, .rank = 2, .ranks = 3, .pid = 77, .host = "somewhere"};
     hki_trace *t = hki_trace_open(folder, &head);
     char path[512];
     assert_non_null(t);
@@ -161,7 +171,8 @@ static void quantiles_are_right_within_a_bin(void **state)
         hki_histogram_add(&h, 3 * v);
         const double half = (double)hki_histogram_at(&h, 0.5), most = (double)hki_histogram_at(&h, 0.99);
         if (half < 0.93 * (double)v || half > 1.07 * (double)v) fail_msg("%llu became %g", (unsigned long long)v, half);
-        if (v < (uint64_t)1 << 40 && (most < 2.79 * (double)v || most > 3.21 * (double)v)) fail_msg("3 * %llu became %g", (unsigned long long)v, most);
+        if (v < (uint64_t)1 << 40 && (most < 2.79 * (double)v || most > 3.21 * (double)v))
+            fail_msg("3 * %llu became %g", (unsigned long long)v, most);
     }
     hki_histogram_add(&h, UINT64_MAX);
     assert_int_equal(h.n, 101);
@@ -170,8 +181,8 @@ static void quantiles_are_right_within_a_bin(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(reads_what_was_written),          cmocka_unit_test(every_cut_is_refused),
-        cmocka_unit_test(every_changed_byte_is_refused),   cmocka_unit_test(what_cannot_be_written_is_counted),
+        cmocka_unit_test(reads_what_was_written),           cmocka_unit_test(every_cut_is_refused),
+        cmocka_unit_test(every_changed_byte_is_refused),    cmocka_unit_test(what_cannot_be_written_is_counted),
         cmocka_unit_test(quantiles_are_right_within_a_bin),
     };
     snprintf(folder, sizeof folder, "/tmp/hocket-trace-test-XXXXXX");
