@@ -100,6 +100,7 @@ expect 2 'another file is of the same rank' 'the same file twice' "$hocket" trac
 expect 0 '^hocket stats: rank 1 (host .*, pid [0-9]*) of 3' 'HOCKET_STATS=1' env HOCKET_STATS=1 "${train[@]}"
 grep -q '^  all_reduce  *[1-9]' "$work/out" && grep -q '^  shm: sent [1-9]' "$work/out" || fail "the table: $(grep -A4 '^hocket stats' "$work/out" | head -n 5)"
 [ "$(grep -c '^hocket stats: rank' "$work/out")" = 3 ] || fail "not a table a rank"
+expect 0 '  lo (all of the machine): sent [1-9]' 'interfaces' env HOCKET_STATS=1 HOCKET_TRANSPORT=tcp "$hocket" run -n 2 -- "$bin/all_reduce"
 expect 0 '^rank 0' 'HOCKET_STATS=0' env HOCKET_STATS=0 "$hocket" run -n 1 -- "$bin/all_reduce"
 grep -q 'hocket stats' "$work/out" && fail "a table that nobody wanted"
 

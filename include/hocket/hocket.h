@@ -289,6 +289,7 @@ typedef struct hk_stats_t {
     uint64_t timed;           /* operations for which it is known when every rank entered: */
     uint64_t late_ns, transfer_ns; /* of their durations: until the last rank had entered, and after */
     uint64_t trace_events, trace_dropped; /* written or to be written; lost */
+    uint64_t progress_cpu_ns; /* CPU time of the process's progress thread so far */
 } hk_stats_t;
 /* Payload messages and bytes by transport and direction since creation. */
 HK_API hk_status hk_stats(hk_comm *comm, hk_stats_t *stats);

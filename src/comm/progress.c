@@ -72,6 +72,11 @@ void hki_progress_stop(hki_engine *e)
     e->thread.started = false;
 }
 
+uint64_t hki_progress_cpu_ns(const hki_engine *e)
+{
+    return e->thread.started ? hki_cpu_ns_of(e->thread.id) : 0;
+}
+
 /* ---- Callbacks */
 
 static _Thread_local bool in_callback;

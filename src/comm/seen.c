@@ -42,6 +42,7 @@ void hki_seen_open(hk_comm *comm)
         HKI_LOG(WARN, INIT, comm->shape.rank, "no memory for statistics and traces: this communicator goes without");
     if (!s) return;
     s->table = comm->settings.stats;
+    if (s->table) s->interfaces = hki_interfaces(s->before, HKI_SEEN_INTERFACES);
     s->from_ns = now;
     comm->seen = s;
     comm->engine->seen++;
@@ -236,6 +237,7 @@ void hki_seen_stats(hk_comm *comm, hk_stats_t *out)
     out->calls = s->calls;
     out->inside_ns = s->inside_ns;
     out->waited_ns = s->waited_ns;
+    out->progress_cpu_ns = hki_progress_cpu_ns(comm->engine);
     out->cpu_ns = s->wait_cpu_ns + (s->inside_ns > s->waited_ns ? s->inside_ns - s->waited_ns : 0); /* a call that does not wait runs */
     for (unsigned op = 0; op < HKI_OPS; op++) {
         const hki_tally *a = &s->tally[op];

@@ -12,9 +12,11 @@
 #include "diag/histogram.h"
 #include "diag/trace.h"
 #include "os/lock.h"
+#include "os/os.h"
 #include "plan/call.h"
 
 #define HKI_SEEN_OPEN 64 /* spans open at a time, of all threads */
+#define HKI_SEEN_INTERFACES 16
 #define HKI_SEEN_ENTRY 4 /* the word of a record's body that tells when a call was entered */
 
 /* Finished operations of one kind. */
@@ -34,6 +36,8 @@ typedef struct hki_seen {
     hki_lock lock;
     bool table; /* to be printed at the end */
     uint64_t from_ns;
+    hki_interface before[HKI_SEEN_INTERFACES]; /* for the table */
+    size_t interfaces;
     hki_trace *trace; /* NULL: none */
     uint64_t no_room; /* spans that could not be kept */
     uint64_t calls, inside_ns, waited_ns, wait_cpu_ns, span_ns;

@@ -6,6 +6,7 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 
 typedef struct page {
     char text[8192];
@@ -43,6 +44,23 @@ static void rows(page *p, const hki_seen *s)
     }
 }
 
+/* What the machine's interfaces moved meanwhile, whoever had them do it. */
+static void interfaces(page *p, const hki_seen *s, double wall)
+{
+    hki_interface now[HKI_SEEN_INTERFACES];
+    const size_t n = hki_interfaces(now, HKI_SEEN_INTERFACES);
+    for (size_t i = 0; i < n; i++) {
+        size_t k = 0;
+        while (k < s->interfaces && strcmp(s->before[k].name, now[i].name)) k++;
+        if (k == s->interfaces) continue;
+        const uint64_t sent = now[i].sent - s->before[k].sent, received = now[i].received - s->before[k].received;
+        if (!sent && !received) continue;
+        say(p, "  %s (all of the machine): sent %llu bytes, %.1f MB/s", now[i].name, (unsigned long long)sent, (double)sent / 1e6 / wall);
+        if (now[i].link) say(p, ", %.1f %% of its link", 100 * (double)sent / (double)now[i].link / wall);
+        say(p, "; received %llu\n", (unsigned long long)received);
+    }
+}
+
 void hki_seen_print(const hk_comm *comm, const hk_stats_t *t)
 {
     page p;
@@ -50,9 +68,9 @@ void hki_seen_print(const hk_comm *comm, const hk_stats_t *t)
     const double wall = (double)t->seen_ns / 1e9, share = t->seen_ns ? 100.0 / (double)t->seen_ns : 0;
     p.n = 0;
     hki_rank_text(comm->peers, comm->shape.ranks, comm->shape.rank, who, sizeof who);
-    say(&p, "hocket stats: %s of %u, %.3f s: %.1f %% in spans, %.1f %% inside hocket (%.1f %% waiting), %.3f s CPU there\n", who,
+    say(&p, "hocket stats: %s of %u, %.3f s: %.1f %% in spans, %.1f %% inside hocket (%.1f %% waiting), %.3f s CPU there, %.3f s of the progress thread\n", who,
         comm->shape.ranks, wall, share * (double)t->span_ns, share * (double)t->inside_ns, share * (double)t->waited_ns,
-        (double)t->cpu_ns / 1e9);
+        (double)t->cpu_ns / 1e9, (double)t->progress_cpu_ns / 1e9);
     rows(&p, comm->seen);
     const struct {
         const char *name;
@@ -63,6 +81,7 @@ void hki_seen_print(const hk_comm *comm, const hk_stats_t *t)
             say(&p, "  %s: sent %llu bytes in %llu messages, received %llu in %llu\n", links[i].name,
                 (unsigned long long)links[i].link->bytes_sent, (unsigned long long)links[i].link->messages_sent,
                 (unsigned long long)links[i].link->bytes_received, (unsigned long long)links[i].link->messages_received);
+    if (wall > 0) interfaces(&p, comm->seen, wall);
     if (t->trace_dropped) say(&p, "  %llu events of the trace or spans lost\n", (unsigned long long)t->trace_dropped);
     if (hki_file_write(2, p.text, p.n)) {} /* a table that cannot be written must not stop the job */
 }

@@ -20,6 +20,12 @@ static uint64_t clock_ns(clockid_t which)
 uint64_t hki_now_ns(void) { return clock_ns(CLOCK_MONOTONIC); }
 uint64_t hki_thread_cpu_ns(void) { return clock_ns(CLOCK_THREAD_CPUTIME_ID); }
 
+uint64_t hki_cpu_ns_of(pthread_t thread)
+{
+    clockid_t clock;
+    return pthread_getcpuclockid(thread, &clock) ? 0 : clock_ns(clock);
+}
+
 uint32_t hki_thread_id(void)
 {
     static _Thread_local uint32_t id; /* in a forked child the parent's: it tells threads apart all the same */

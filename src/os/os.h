@@ -8,6 +8,7 @@
 
 #include "base/base.h"
 
+#include <pthread.h>
 #include <sys/socket.h>
 #include <sys/types.h>
 
@@ -15,6 +16,7 @@
 uint64_t hki_now_us(void); /* monotonic */
 uint64_t hki_now_ns(void); /* the same clock */
 uint64_t hki_thread_cpu_ns(void); /* CPU time of the calling thread; a system call */
+uint64_t hki_cpu_ns_of(pthread_t); /* of another, which has not been joined */
 static inline void hki_pause(void)
 {
 #if defined __x86_64__
@@ -117,6 +119,10 @@ int hki_resolve(const char *host, char out[][64], int max);
 /* This host's addresses, reachable ones first (loopback last), filtered by HOCKET_SOCKET_IFNAME. */
 int hki_own_addresses(char out[][64], int max);
 bool hki_address_is_local(const char *addr);
+
+/* ---- Network interfaces: bytes that each has moved since the machine started, for everybody; its link in bytes per second, 0 = unknown */
+typedef struct hki_interface { char name[16]; uint64_t sent, received, link; } hki_interface;
+size_t hki_interfaces(hki_interface *, size_t max); /* how many */
 
 /* ---- Streams */
 /* Bytes moved, 0 if it would block, -errno (-EPIPE at end of file). */
