@@ -128,7 +128,8 @@ static bool drive(hki_engine *e, policy p, bool (*done)(void *), void *arg, uint
 
 bool hki_wait_until(hki_engine *e, bool (*done)(void *), void *arg, uint64_t give_up_us)
 {
-    e->drivers++;
+    /* If it is the progress thread that sleeps: for as long as it does, every message rings the bell. */
+    if (e->drivers++ == 0) hki_engine_wake(e);
     const bool seen = e->seen;
     const hki_seen_wait w = HKI_UNLIKELY(seen) ? hki_seen_wait_begin() : (hki_seen_wait){0};
     const bool came = drive(e, policy_of(e), done, arg, give_up_us);
