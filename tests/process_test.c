@@ -331,6 +331,41 @@ static void child_holds_descriptors(void **state)
     expect(&w, 2, FINE, "rank 1 (host");
 }
 
+/* Sends and leaves at once, without waiting for its request: destroy sees to it that what was sent arrives, however late it is taken. */
+static int sends_and_leaves(int rank, int ranks, int out)
+{
+    hk_comm *comm = join(out);
+    static float v[70000];
+    for (int k = 0; k < 2; k++) {
+        const size_t n = k ? 70000 : 16;
+        hk_request *request = NULL;
+        if (rank == 0) {
+            for (size_t i = 0; i < n; i++) v[i] = (float)(i % 1000) + (float)k;
+            if (hk_send(v, n, HK_F32, 1, comm, NULL, &request)) return FAILED;
+            if (k) hk_request_free(&request);
+            else if (hk_wait(&request)) return FAILED;
+        } else {
+            usleep(k * 300000); /* a rank that computes meanwhile */
+            if (hk_recv(v, n, HK_F32, 0, comm, NULL, NULL)) return FAILED;
+            for (size_t i = 0; i < n; i++)
+                if (v[i] != (float)(i % 1000) + (float)k) return FAILED;
+        }
+    }
+    return hk_comm_destroy(comm) ? FAILED : FINE;
+}
+
+static void send_then_leave(void **state)
+{
+    world w;
+    for (int k = 0; k < 1 + built_with("tcp"); k++) {
+        setenv("HOCKET_TRANSPORT", k ? "tcp" : "auto", 1);
+        start(&w, 2, sends_and_leaves);
+        finish(&w);
+        for (int r = 0; r < 2; r++) expect(&w, r, FINE, NULL);
+    }
+    unsetenv("HOCKET_TRANSPORT");
+}
+
 static int just_exits(int rank, int ranks, int out)
 {
     hk_comm *comm = join(out);
@@ -596,7 +631,7 @@ int main(void)
     signal(SIGPIPE, SIG_IGN);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(killed_over_shm), cmocka_unit_test(killed_over_tcp), cmocka_unit_test(stopped), cmocka_unit_test(missing),
-        cmocka_unit_test(wrong_number), cmocka_unit_test(settings_differ), cmocka_unit_test(forked), cmocka_unit_test(child_holds_descriptors),
+        cmocka_unit_test(wrong_number), cmocka_unit_test(settings_differ), cmocka_unit_test(forked), cmocka_unit_test(send_then_leave), cmocka_unit_test(child_holds_descriptors),
         cmocka_unit_test(no_destroy), cmocka_unit_test(init_again), cmocka_unit_test(ids), cmocka_unit_test(ports), cmocka_unit_test(mixed_job), cmocka_unit_test(registered), cmocka_unit_test(woken)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

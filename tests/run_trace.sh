@@ -64,6 +64,11 @@ expect 0 '' 'pipeline' env HOCKET_TRACE="$work/p" "$hocket" run -n 4 -- "$bin/pi
 expect 0 'ranks 4, communicators [2-9]' 'several communicators' "$hocket" trace "$work/p" -o "$work/p.json"
 python3 -c "import json; json.load(open('$work/p.json'))" || fail "the picture of several communicators does not parse"
 
+# ---- A slow link is transfer, not somebody's lateness: 256 KiB over 25 MB/s take 10 ms and more
+expect 0 '' 'a slow link' env HOCKET_TRACE="$work/s" "$hocket" run -n 2 --transport tcp --pace 200mbit -- "$hocket" perf all_reduce -b 256K -e 256K
+expect 0 '^all_reduce ' 'its report' "$hocket" trace "$work/s"
+awk '$1 == "all_reduce" && NF >= 10 { found = $8 > 8000 && $6 < $8 / 2 } END { exit !found }' "$work/out" || fail "a slow link: $(grep '^all_reduce' "$work/out")"
+
 # ---- Ranks that were killed leave what they had written
 expect 124 '' 'a run that is ended' env HOCKET_TRACE="$work/k" "$hocket" run -n 2 --timeout 1500ms -- "$hocket" perf all_reduce -b 256M -e 1G
 expect 2 'its end is missing after [0-9]* events' 'its file' "$hocket" trace "$work/k"
