@@ -363,6 +363,17 @@ static void chain_body(job *j)
 
 static void events(void **state) { everywhere(chain_body); }
 
+/* Keeps callbacks from returning until it is set. */
+static _Atomic int released, entered, called;
+
+static void held_up(void *arg, hk_status status)
+{
+    MUST(status == HK_OK);
+    atomic_fetch_add(&entered, 1);
+    while (arg && !atomic_load(&released)) usleep(100);
+    atomic_fetch_add(&called, 1);
+}
+
 static pthread_barrier_t both;
 
 /* An operation after one that failed fails; handles may go before what they stand for. */
@@ -399,6 +410,38 @@ static void failed_event(void **state)
     pthread_barrier_destroy(&both);
 }
 
+/* A group is over when the callbacks of its members have returned, whoever runs them. */
+static void group_callbacks(void **state)
+{
+    hk_comm *comm = NULL;
+    hk_request *request = NULL;
+    float v[2] = {1, 2};
+    int done = 1;
+    hk_options o = HK_OPTIONS_INIT;
+    o.done = held_up;
+    atomic_store(&called, 0);
+    atomic_store(&released, 0);
+    atomic_store(&entered, 0);
+    assert_int_equal(hk_comm_create_local(&comm, 1), HK_OK);
+    assert_int_equal(hk_group_start(comm), HK_OK);
+    for (int k = 0; k < 2; k++) assert_int_equal(hk_all_reduce(&v[k], &v[k], 1, HK_F32, HK_SUM, comm, &o, NULL), HK_OK);
+    assert_int_equal(hk_group_end(comm, NULL), HK_OK);
+    assert_int_equal(atomic_load(&called), 2);
+    o.done_arg = &released;
+    assert_int_equal(hk_group_start(comm), HK_OK);
+    assert_int_equal(hk_all_reduce(v, v, 1, HK_F32, HK_SUM, comm, &o, NULL), HK_OK);
+    assert_int_equal(hk_group_end(comm, &request), HK_OK);
+    while (atomic_load(&entered) < 3) usleep(100); /* on the progress thread */
+    assert_int_equal(hk_test(&request, &done), HK_OK);
+    assert_false(done);
+    assert_int_equal(hk_comm_abort(comm), HK_OK); /* does not end it either */
+    assert_int_equal(hk_wait_for(&request, 1000), HK_WAIT_EXPIRED);
+    atomic_store(&released, 1);
+    assert_int_equal(hk_wait(&request), HK_OK);
+    assert_int_equal(atomic_load(&called), 3);
+    hk_comm_destroy(comm);
+}
+
 static void bad_body(job *j)
 {
     hk_event *event = NULL, *list[2] = {NULL, NULL};
@@ -426,6 +469,6 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(unattended), cmocka_unit_test(orders), cmocka_unit_test(back_to_back), cmocka_unit_test(pool), cmocka_unit_test(threads_own),
         cmocka_unit_test(threads_shared), cmocka_unit_test(callbacks), cmocka_unit_test(callback_aborted), cmocka_unit_test(events),
-        cmocka_unit_test(failed_event), cmocka_unit_test(bad_events)};
+        cmocka_unit_test(failed_event), cmocka_unit_test(bad_events), cmocka_unit_test(group_callbacks)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -21,7 +21,10 @@ void hki_comm_break(hk_comm *comm, const hki_notice *n)
     HKI_LOG(WARN, COLL, comm->shape.rank, "%s", text);
     if (comm->area.base) hki_area_fail(&comm->area, n);
     if (comm->tcp) comm->engine->remote->fail(comm->tcp, n);
-    while (comm->tasks) hki_task_finish(comm->tasks, (hk_status)n->status);
+    for (hk_request *t = comm->tasks, *next; t; t = next) {
+        next = hki_task_next(t);
+        if (t->kind != HKI_TASK_GROUP) hki_task_finish(t, (hk_status)n->status); /* groups end with their members */
+    }
     for (uint32_t c = 0; c <= HKI_CHANNELS; c++) comm->channels[c].head = comm->channels[c].tail = NULL;
     comm->engine->progress++;
     hki_engine_wake(comm->engine);

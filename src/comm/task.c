@@ -198,7 +198,9 @@ void hki_task_settle(hk_request *t)
     if (t->calling) t->comm->calls--;
     t->calling = false;
     hki_event_of_task(t);
-    if (t->group || !t->held) hki_task_recycle(t);
+    hk_request *g = t->group;
+    if (g || !t->held) hki_task_recycle(t);
+    if (g && --g->pending == 0) hki_task_finish(g, g->status);
 }
 
 /* Its callback is due: whoever drives runs it, which is not here, under the lock. */
@@ -234,11 +236,7 @@ void hki_task_finish(hk_request *t, hk_status status)
     }
     if (t->kind == HKI_TASK_SEND || t->kind == HKI_TASK_RECV) comm->p2p_open--;
     if (t->kind != HKI_TASK_GROUP && !status) count(comm, t);
-    hk_request *g = t->group;
-    if (g) {
-        if (status && !g->status) g->status = status;
-        if (--g->pending == 0) hki_task_finish(g, g->status);
-    }
+    if (t->group && status && !t->group->status) t->group->status = status;
     if (t->done) call_back(t);
     else hki_task_settle(t);
 }

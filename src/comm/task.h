@@ -70,7 +70,7 @@ struct hk_request {
     struct hk_request *next, *prev; /* unfinished tasks of the communicator in issue order; free list */
     struct hk_request *queue;       /* next in its channel */
     struct hk_request *group;
-    uint32_t pending;               /* a group's unfinished members */
+    uint32_t pending;               /* a group's members that are not over: it is finished by the last */
     uint8_t kind, channel;
     bool started, finished, held;   /* held: the caller has a handle to it */
     bool calling;                   /* finished, and its callback has not returned */
@@ -130,6 +130,13 @@ void hki_task_run_channel(hk_comm *, uint32_t channel);
 void hki_task_finish(hk_request *, hk_status);
 /* A finished task whose callback, if it has one, has returned. */
 static inline bool hki_task_over(const hk_request *t) { return t->finished && !t->calling; }
+/* The next unfinished task that is no group: the one list position that stays when this one is finished, which may finish its group too. */
+static inline hk_request *hki_task_next(const hk_request *t)
+{
+    hk_request *next = t->next;
+    while (next && next->kind == HKI_TASK_GROUP) next = next->next;
+    return next;
+}
 /* It is over: its event is recorded, and it goes where it came from unless a caller has a handle to it. */
 void hki_task_settle(hk_request *);
 void hki_task_recycle(hk_request *);
