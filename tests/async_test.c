@@ -442,6 +442,47 @@ static void group_callbacks(void **state)
     hk_comm_destroy(comm);
 }
 
+/* A group that nobody waits for ends with its last member, a send, and what was refused before is not taken for one that follows it. */
+static void group_let_go(void **state)
+{
+    static int out[100], in[100];
+    hk_comm *c[2];
+    hk_request *sent[2], *got[2], *group, *none = NULL;
+    hk_event *nothing[1] = {NULL};
+    int refused = 42;
+    hk_options o = HK_OPTIONS_INIT;
+    assert_int_equal(hk_comm_create_local(c, 2), HK_OK);
+    for (o.tag = 0; o.tag < 2; o.tag++) assert_int_equal(hk_send(out, 100, HK_I32, 1, c[0], &o, &sent[o.tag]), HK_OK);
+    o.tag = 7;
+    o.after = nothing;
+    o.after_count = 1;
+    assert_int_equal(hk_send(&refused, 1, HK_I32, 1, c[0], &o, &none), HK_INVALID);
+    o = (hk_options)HK_OPTIONS_INIT;
+    for (o.tag = 0; o.tag < 2; o.tag++) assert_int_equal(hk_recv(in, 100, HK_I32, 0, c[1], &o, &got[o.tag]), HK_OK);
+    assert_int_equal(hk_wait_all(sent, 2), HK_OK);
+    assert_int_equal(hk_wait_all(got, 2), HK_OK);
+    o.tag = 3;
+    assert_int_equal(hk_group_start(c[0]), HK_OK);
+    assert_int_equal(hk_send(out, 100, HK_I32, 1, c[0], &o, NULL), HK_OK);
+    assert_int_equal(hk_group_end(c[0], &group), HK_OK);
+    hk_request_free(&group);
+    assert_int_equal(hk_recv(in, 100, HK_I32, 0, c[1], &o, &got[0]), HK_OK);
+    assert_int_equal(hk_wait(&got[0]), HK_OK);
+    o.tag = 7;
+    int theirs = 0;
+    assert_int_equal(hk_recv(&theirs, 1, HK_I32, 0, c[1], &o, &got[0]), HK_OK);
+    assert_int_equal(hk_wait_for(&got[0], 100000), HK_WAIT_EXPIRED);
+    assert_int_equal(hk_send(&out[1], 1, HK_I32, 1, c[0], &o, &sent[0]), HK_OK);
+    assert_int_equal(hk_wait(&got[0]), HK_OK);
+    assert_int_equal(theirs, out[1]);
+    assert_int_equal(hk_wait(&sent[0]), HK_OK);
+    for (int r = 0; r < 2; r++) assert_int_equal(hk_send(out, 0, HK_I32, 1 - r, c[r], &o, &sent[r]), HK_OK);
+    for (int r = 0; r < 2; r++) assert_int_equal(hk_recv(in, 0, HK_I32, 1 - r, c[r], &o, &got[r]), HK_OK);
+    assert_int_equal(hk_wait_all(sent, 2) | hk_wait_all(got, 2), HK_OK);
+    hk_comm_destroy(c[0]);
+    hk_comm_destroy(c[1]);
+}
+
 static void bad_body(job *j)
 {
     hk_event *event = NULL, *list[2] = {NULL, NULL};
@@ -469,6 +510,6 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(unattended), cmocka_unit_test(orders), cmocka_unit_test(back_to_back), cmocka_unit_test(pool), cmocka_unit_test(threads_own),
         cmocka_unit_test(threads_shared), cmocka_unit_test(callbacks), cmocka_unit_test(callback_aborted), cmocka_unit_test(events),
-        cmocka_unit_test(failed_event), cmocka_unit_test(bad_events), cmocka_unit_test(group_callbacks)};
+        cmocka_unit_test(failed_event), cmocka_unit_test(bad_events), cmocka_unit_test(group_let_go), cmocka_unit_test(group_callbacks)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

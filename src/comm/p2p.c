@@ -242,7 +242,7 @@ void hki_p2p_pump(hk_comm *comm)
     for (uint32_t r = 0; r < comm->shape.ranks && !comm->broken; r++) take(comm, r);
     pass p = {.nfull = 0};
     for (hk_request *t = comm->tasks, *next; t && !comm->broken; t = next) {
-        next = t->next;
+        next = hki_task_next(t);
         if (t->kind == HKI_TASK_RECV) advance_recv(comm, t);
         else if (t->kind == HKI_TASK_SEND) advance_send(comm, t, &p);
     }
