@@ -483,6 +483,26 @@ static void group_let_go(void **state)
     hk_comm_destroy(c[1]);
 }
 
+static void *record(void *event)
+{
+    MUST(hk_event_record(event) == HK_OK);
+    return NULL;
+}
+
+/* Whoever waited for an event may destroy it, though the call that recorded it has not returned. */
+static void event_gone(void **state)
+{
+    for (int k = 0; k < (LIGHT ? 300 : 3000); k++) {
+        hk_event *event = NULL;
+        pthread_t other;
+        assert_int_equal(hk_event_create(&event), HK_OK);
+        assert_int_equal(pthread_create(&other, NULL, record, event), 0);
+        assert_int_equal(hk_event_wait(event, UINT64_MAX), HK_OK);
+        hk_event_destroy(event);
+        pthread_join(other, NULL);
+    }
+}
+
 static void bad_body(job *j)
 {
     hk_event *event = NULL, *list[2] = {NULL, NULL};
@@ -510,6 +530,6 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(unattended), cmocka_unit_test(orders), cmocka_unit_test(back_to_back), cmocka_unit_test(pool), cmocka_unit_test(threads_own),
         cmocka_unit_test(threads_shared), cmocka_unit_test(callbacks), cmocka_unit_test(callback_aborted), cmocka_unit_test(events),
-        cmocka_unit_test(failed_event), cmocka_unit_test(bad_events), cmocka_unit_test(group_let_go), cmocka_unit_test(group_callbacks)};
+        cmocka_unit_test(failed_event), cmocka_unit_test(bad_events), cmocka_unit_test(event_gone), cmocka_unit_test(group_let_go), cmocka_unit_test(group_callbacks)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

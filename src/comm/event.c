@@ -118,7 +118,8 @@ HK_API hk_status hk_event_create(hk_event **event)
 HK_API hk_status hk_event_record(hk_event *event)
 {
     if (!event) return hki_error(NULL, HK_INVALID, "hk_event_record: event is NULL");
-    record(event, HK_OK);
+    record(hold(event), HK_OK); /* who waits for it may destroy it at once */
+    drop(event);
     return HK_OK;
 }
 
