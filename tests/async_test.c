@@ -503,6 +503,44 @@ static void event_gone(void **state)
     }
 }
 
+typedef struct late { job *j; float v; _Atomic int inside; hk_status ended; } late;
+
+static void late_ended(void *arg, hk_status status) { ((late *)arg)->ended = status; }
+
+static void issue_late(void *arg, hk_status status)
+{
+    late *l = arg;
+    hk_request *request = NULL;
+    hk_options o = HK_OPTIONS_INIT;
+    MUST(status == HK_OK);
+    atomic_store(&l->inside, 1);
+    usleep(50000); /* for hk_comm_destroy to find nothing but this callback */
+    o.done = late_ended;
+    o.done_arg = l;
+    MUST(hk_all_reduce(&l->v, &l->v, 1, HK_F32, HK_SUM, l->j->comm, &o, &request) == HK_OK);
+    hk_request_free(&request);
+}
+
+/* hk_comm_destroy waits for what a callback issues meanwhile. */
+static void late_body(job *j)
+{
+    late l = {.j = j, .v = 1, .ended = HK_INVALID};
+    float v = 1;
+    hk_request *request = NULL;
+    hk_options o = HK_OPTIONS_INIT;
+    o.done = issue_late;
+    o.done_arg = &l;
+    MUST(hk_all_reduce(&v, &v, 1, HK_F32, HK_SUM, j->comm, &o, &request) == HK_OK);
+    hk_request_free(&request);
+    while (!atomic_load(&l.inside)) usleep(100);
+    if (j->rank == 1) usleep(100000);
+    MUST(hk_comm_destroy(j->comm) == HK_OK);
+    j->comm = NULL;
+    MUST(l.ended == HK_OK && l.v == (float)j->ranks);
+}
+
+static void issued_while_leaving(void **state) { everywhere(late_body); }
+
 static void bad_body(job *j)
 {
     hk_event *event = NULL, *list[2] = {NULL, NULL};
@@ -530,6 +568,6 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(unattended), cmocka_unit_test(orders), cmocka_unit_test(back_to_back), cmocka_unit_test(pool), cmocka_unit_test(threads_own),
         cmocka_unit_test(threads_shared), cmocka_unit_test(callbacks), cmocka_unit_test(callback_aborted), cmocka_unit_test(events),
-        cmocka_unit_test(failed_event), cmocka_unit_test(bad_events), cmocka_unit_test(event_gone), cmocka_unit_test(group_let_go), cmocka_unit_test(group_callbacks)};
+        cmocka_unit_test(failed_event), cmocka_unit_test(bad_events), cmocka_unit_test(issued_while_leaving), cmocka_unit_test(event_gone), cmocka_unit_test(group_let_go), cmocka_unit_test(group_callbacks)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -188,16 +188,18 @@ static bool drained(void *arg)
 
 static bool called_back(void *arg) { return !((const hk_comm *)arg)->calls; }
 
-/* Waits until the peers have taken what this rank sent; what cannot be is a failure like any other. */
+/* Waits until the peers have taken what this rank sent; what cannot be is a failure like any other. Callbacks, which have no limit of ours,
+ * may have issued more. */
 static void drain(hk_comm *comm)
 {
-    const uint64_t limit = hki_now_us() + comm->settings.timeout_us;
     comm->leaving = true;
-    if (!comm->broken && !hki_wait_until(comm->engine, drained, comm, limit)) {
-        const uint32_t rank = hki_comm_undrained(comm);
-        hki_comm_fail(comm, HK_TIMEOUT, rank < comm->shape.ranks ? rank : comm->shape.rank, comm->tasks, hki_now_us());
-    }
-    if (comm->calls) hki_wait_until(comm->engine, called_back, comm, UINT64_MAX); /* the program's own code: no limit of ours */
+    do {
+        if (!comm->broken && !hki_wait_until(comm->engine, drained, comm, hki_now_us() + comm->settings.timeout_us)) {
+            const uint32_t rank = hki_comm_undrained(comm);
+            hki_comm_fail(comm, HK_TIMEOUT, rank < comm->shape.ranks ? rank : comm->shape.rank, comm->tasks, hki_now_us());
+        }
+        if (comm->calls) hki_wait_until(comm->engine, called_back, comm, UINT64_MAX);
+    } while (!drained(comm) || comm->calls);
     hki_comm_check(comm, hki_now_us()); /* the last chance to see that the calls of the ranks differed */
     if (comm->broken && comm->tcp) hki_wait_until(comm->engine, all_told, comm, hki_now_us() + 800000);
 }
