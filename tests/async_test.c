@@ -541,6 +541,54 @@ static void late_body(job *j)
 
 static void issued_while_leaving(void **state) { everywhere(late_body); }
 
+static void *wait_alone(void *request)
+{
+    MUST(hk_wait(request) == HK_OK);
+    return NULL;
+}
+
+/* Two threads that sleep do not wake each other for ever after one ring of the bell that brought nothing. */
+static void asleep_together(void **state)
+{
+    hk_comm *c[2];
+    hk_event *events[2];
+    hk_request *request[3], *sent;
+    pthread_t threads[2];
+    int got[2], five = 5;
+    float v = 1, w = 1;
+    hk_stats_t before = {.size = sizeof before}, after = {.size = sizeof after};
+    assert_int_equal(hk_comm_create_local(c, 2), HK_OK);
+    for (int k = 0; k < 2; k++) {
+        hk_options o = HK_OPTIONS_INIT;
+        o.tag = k;
+        assert_int_equal(hk_event_create(&events[k]), HK_OK);
+        assert_int_equal(hk_recv(&got[k], 1, HK_I32, 1, c[0], &o, &request[k]), HK_OK);
+    }
+    hk_options o = HK_OPTIONS_INIT;
+    o.after = events;
+    o.after_count = 2;
+    assert_int_equal(hk_all_reduce(&v, &v, 1, HK_F32, HK_SUM, c[0], &o, &request[2]), HK_OK);
+    for (int k = 0; k < 2; k++) assert_int_equal(pthread_create(&threads[k], NULL, wait_alone, &request[k]), 0);
+    usleep(200000);
+    assert_int_equal(hk_event_record(events[0]), HK_OK);
+    assert_int_equal(hk_stats(c[0], &before), HK_OK);
+    usleep(300000);
+    assert_int_equal(hk_stats(c[0], &after), HK_OK);
+    assert_true(after.sleeps - before.sleeps < 200);
+    o = (hk_options)HK_OPTIONS_INIT;
+    for (o.tag = 0; o.tag < 2; o.tag++) {
+        assert_int_equal(hk_send(&five, 1, HK_I32, 0, c[1], &o, &sent), HK_OK);
+        assert_int_equal(hk_wait(&sent), HK_OK);
+        pthread_join(threads[o.tag], NULL);
+    }
+    assert_int_equal(hk_event_record(events[1]), HK_OK);
+    assert_int_equal(hk_all_reduce(&w, &w, 1, HK_F32, HK_SUM, c[1], NULL, &sent), HK_OK);
+    assert_int_equal(hk_wait(&request[2]) | hk_wait(&sent), HK_OK);
+    for (int k = 0; k < 2; k++) hk_event_destroy(events[k]);
+    hk_comm_destroy(c[0]);
+    hk_comm_destroy(c[1]);
+}
+
 static void bad_body(job *j)
 {
     hk_event *event = NULL, *list[2] = {NULL, NULL};
@@ -568,6 +616,6 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(unattended), cmocka_unit_test(orders), cmocka_unit_test(back_to_back), cmocka_unit_test(pool), cmocka_unit_test(threads_own),
         cmocka_unit_test(threads_shared), cmocka_unit_test(callbacks), cmocka_unit_test(callback_aborted), cmocka_unit_test(events),
-        cmocka_unit_test(failed_event), cmocka_unit_test(bad_events), cmocka_unit_test(issued_while_leaving), cmocka_unit_test(event_gone), cmocka_unit_test(group_let_go), cmocka_unit_test(group_callbacks)};
+        cmocka_unit_test(failed_event), cmocka_unit_test(bad_events), cmocka_unit_test(asleep_together), cmocka_unit_test(issued_while_leaving), cmocka_unit_test(event_gone), cmocka_unit_test(group_let_go), cmocka_unit_test(group_callbacks)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

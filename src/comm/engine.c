@@ -215,5 +215,8 @@ bool hki_engine_listen(hki_engine *e, char error[160])
 
 void hki_engine_wake(hki_engine *e)
 {
-    if (e->sleepers) hki_bell_ring(e->bell, e->bell_name);
+    if (!e->sleepers) return;
+    e->round++;
+    e->stale = e->sleepers;
+    hki_bell_ring(e->bell, e->bell_name);
 }

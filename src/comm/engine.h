@@ -45,6 +45,7 @@ typedef struct hki_engine {
     hki_view *views;             /* segments of others mapped here, counted */
     hk_comm *comms;
     uint32_t sleepers;           /* threads that sleep for the doorbell and sockets */
+    uint32_t round, stale;       /* calls of hki_engine_wake; sleepers that slept before the last and have not woken since */
     uint32_t drivers;            /* callers that wait, and so move everything */
     uint64_t unfinished;         /* tasks of all communicators */
     hki_progress thread;         /* moves what is unfinished while nobody waits */

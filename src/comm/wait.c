@@ -46,14 +46,19 @@ static void doze(hki_engine *e, bool (*done)(void *), void *arg, uint64_t give_u
     if (!done(arg) && e->progress == before) {
         e->sleeps++;
         e->sleepers++;
+        const uint32_t round = e->round;
         const int ms = (int)slice_ms(e, give_up_us, hki_now_us());
         hki_lock_give(&e->lock);
         uint64_t ready[16];
         hki_epoll_wait(e->epoll, ready, HKI_COUNT(ready), ms);
         hki_lock_take(&e->lock);
         e->sleepers--;
-        /* It may have rung for another thread that sleeps here. */
-        if (hki_bell_clear(e->bell)) hki_engine_wake(e);
+        if (round != e->round) e->stale--;
+        /* It rings on for those who are to wake and have not. What rang from outside concerns any: it is done here. */
+        if (hki_bell_clear(e->bell)) {
+            if (e->stale) hki_bell_ring(e->bell, e->bell_name);
+            hki_engine_pump(e);
+        }
     }
     atomic_fetch_sub(&h->asleep, 1);
     hki_engine_check(e, hki_now_us());
