@@ -678,6 +678,39 @@ static void test_no_memory_to_launch(void **state)
     assert_int_equal(hk_comm_destroy(comm), HK_OK);
 }
 
+static void end_inside(void *arg, hk_status status)
+{
+    (void)status;
+    if (!(hk_buckets_finish(arg) == HK_INVALID)) abort();
+    if (!(hk_buckets_free(arg) == HK_INVALID)) abort();
+}
+
+/* A callback cannot wait: to end a step there loses nothing of it. */
+static void test_ended_in_callback(void **state)
+{
+    (void)state;
+    hk_comm *comm = NULL;
+    hk_buckets *b = NULL;
+    hk_request *request = NULL;
+    const hk_param param = {4, HK_F32, "w"};
+    hk_buckets_info_t info = {.size = sizeof info};
+    hk_options o = HK_OPTIONS_INIT;
+    float v = 1;
+    assert_int_equal(hk_comm_create_local(&comm, 1), HK_OK);
+    assert_int_equal(hk_buckets_create(comm, &param, 1, NULL, &b), HK_OK);
+    assert_int_equal(hk_buckets_ready(b, 0), HK_OK);
+    o.done = end_inside;
+    o.done_arg = b;
+    assert_int_equal(hk_all_reduce(&v, &v, 1, HK_F32, HK_SUM, comm, &o, &request), HK_OK);
+    assert_int_equal(hk_wait(&request), HK_OK);
+    assert_int_equal(hk_buckets_finish(b), HK_OK);
+    assert_int_equal(hk_buckets_info(b, &info), HK_OK);
+    assert_int_equal(info.steps, 1);
+    assert_int_equal(info.launched, 1);
+    assert_int_equal(hk_buckets_free(b), HK_OK);
+    hk_comm_destroy(comm);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -685,7 +718,7 @@ int main(void)
         cmocka_unit_test(test_sizes),           cmocka_unit_test(test_unused),     cmocka_unit_test(test_micro_batches),
         cmocka_unit_test(test_accumulate),      cmocka_unit_test(test_refused),    cmocka_unit_test(test_ends),
         cmocka_unit_test(test_steady),          cmocka_unit_test(test_no_memory),
-        cmocka_unit_test(test_no_memory_to_launch),
+        cmocka_unit_test(test_no_memory_to_launch), cmocka_unit_test(test_ended_in_callback),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

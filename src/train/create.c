@@ -160,6 +160,7 @@ HK_API hk_status hk_buckets_free(hk_buckets *b)
     if (!b) return HK_OK;
     hk_status status = hki_buckets_wait(b);
     if (status) status = hki_train_failed(b, status, "hk_buckets_free");
+    if (status && !hk_breaks(status)) return status; /* in a callback: what is under way needs its memory */
     discard(b);
     return status;
 }

@@ -148,6 +148,7 @@ static hk_status reduce(hk_buckets *b)
     pthread_mutex_unlock(&b->lock);
     const hk_status ended = hki_buckets_wait(b);
     pthread_mutex_lock(&b->lock);
+    if (ended && !hk_breaks(ended)) return hki_train_failed(b, ended, "hk_buckets_finish: not waited; call again"); /* in a callback */
     if (ended) fail(b, ended);
     if (b->failed) {
         status = hki_train_error(NULL, b->failed, "hk_buckets_finish: %s", b->failure);
