@@ -589,6 +589,32 @@ static void asleep_together(void **state)
     hk_comm_destroy(c[1]);
 }
 
+/* What is issued after an operation that waits for an event starts after it, on whichever channel. */
+static void after_one_that_waits(void **state)
+{
+    hk_comm *comm = NULL;
+    hk_event *event = NULL;
+    hk_request *request[3];
+    float in[3] = {1, 1, 1}, out[3] = {0};
+    int done;
+    hk_options o = HK_OPTIONS_INIT;
+    assert_int_equal(hk_comm_create_local(&comm, 1), HK_OK);
+    assert_int_equal(hk_event_create(&event), HK_OK);
+    o.after = &event;
+    o.after_count = 1;
+    for (int k = 0; k < 3; k++) assert_int_equal(hk_all_reduce(&in[k], &out[k], 1, HK_F32, HK_SUM, comm, k ? NULL : &o, &request[k]), HK_OK);
+    for (int k = 0; k < 3; k++) {
+        assert_int_equal(hk_test(&request[k], &done), HK_OK);
+        assert_false(done);
+        in[k] = 2;
+    }
+    assert_int_equal(hk_event_record(event), HK_OK);
+    assert_int_equal(hk_wait_all(request, 3), HK_OK);
+    for (int k = 0; k < 3; k++) assert_true(out[k] == 2);
+    hk_event_destroy(event);
+    hk_comm_destroy(comm);
+}
+
 static void bad_body(job *j)
 {
     hk_event *event = NULL, *list[2] = {NULL, NULL};
@@ -616,6 +642,6 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(unattended), cmocka_unit_test(orders), cmocka_unit_test(back_to_back), cmocka_unit_test(pool), cmocka_unit_test(threads_own),
         cmocka_unit_test(threads_shared), cmocka_unit_test(callbacks), cmocka_unit_test(callback_aborted), cmocka_unit_test(events),
-        cmocka_unit_test(failed_event), cmocka_unit_test(bad_events), cmocka_unit_test(asleep_together), cmocka_unit_test(issued_while_leaving), cmocka_unit_test(event_gone), cmocka_unit_test(group_let_go), cmocka_unit_test(group_callbacks)};
+        cmocka_unit_test(failed_event), cmocka_unit_test(bad_events), cmocka_unit_test(after_one_that_waits), cmocka_unit_test(asleep_together), cmocka_unit_test(issued_while_leaving), cmocka_unit_test(event_gone), cmocka_unit_test(group_let_go), cmocka_unit_test(group_callbacks)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

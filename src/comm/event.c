@@ -82,13 +82,18 @@ void hki_after_forget(hk_request *t)
     t->after_count = 0;
 }
 
+bool hki_after_waits(const hk_request *t)
+{
+    for (uint32_t i = 0; i < t->after_count; i++)
+        if (!atomic_load(&t->after[i].event->recorded)) return true;
+    return false;
+}
+
 bool hki_after_come(hk_request *t)
 {
     hk_status failed = HK_OK;
-    for (uint32_t i = 0; i < t->after_count; i++) {
-        if (!atomic_load(&t->after[i].event->recorded)) return false;
-        if (!failed) failed = t->after[i].event->status;
-    }
+    if (hki_after_waits(t)) return false;
+    for (uint32_t i = 0; i < t->after_count && !failed; i++) failed = t->after[i].event->status;
     hki_after_forget(t);
     if (failed) hki_comm_fail(t->comm, HK_ABORTED, t->comm->shape.rank, t, hki_now_us());
     return !failed;

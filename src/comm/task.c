@@ -116,7 +116,7 @@ bool hki_task_clear(hk_request *t)
 {
     if (HKI_UNLIKELY(t->after != NULL) && !hki_after_come(t)) return false;
     for (const hk_request *e = t->prev; e; e = e->prev)
-        if (!e->finished && conflict(e, t)) return false;
+        if (!e->finished && (conflict(e, t) || (e->after && hki_after_waits(e)))) return false;
     return true;
 }
 

@@ -142,11 +142,12 @@ void hki_task_settle(hk_request *);
 void hki_task_recycle(hk_request *);
 /* Makes sure that a task of that program finds its working memory on any channel: what can fail fails before anything is submitted. */
 bool hki_task_prepare(hk_comm *, hki_entry *);
-bool hki_task_clear(hk_request *); /* its events have come, and no earlier unfinished task uses overlapping memory */
+bool hki_task_clear(hk_request *); /* its events and those of earlier tasks have come, and none of these uses overlapping memory */
 bool hki_comm_pump(hk_comm *);           /* true if anything moved */
 
 /* ---- comm/event.c; the engine's lock is held. On failure the task is as it was. */
 hk_status hki_after_set(hk_comm *, hk_request *, hk_event *const *events, size_t n);
+bool hki_after_waits(const hk_request *); /* for one at least */
 bool hki_after_come(hk_request *); /* have they all been recorded? One that failed breaks the communicator */
 void hki_after_forget(hk_request *);
 void hki_event_of_task(hk_request *); /* records it, if there is one */
