@@ -615,6 +615,37 @@ static void after_one_that_waits(void **state)
     hk_comm_destroy(comm);
 }
 
+static void until_released(void *arg, hk_status status)
+{
+    MUST(status == HK_OK);
+    for (int k = 0; k < 20000 && !atomic_load((_Atomic int *)arg); k++) usleep(100);
+    MUST(atomic_load((_Atomic int *)arg));
+}
+
+static void release_it(void *arg, hk_status status)
+{
+    MUST(status == HK_OK);
+    atomic_store((_Atomic int *)arg, 1);
+}
+
+/* While a caller that waits runs a callback, the progress thread moves the rest. */
+static void beside_body(job *j)
+{
+    _Atomic int other = 0;
+    hk_request *request[2];
+    float one = 1, *v = calloc(1000000, sizeof *v);
+    hk_options o = HK_OPTIONS_INIT;
+    o.done_arg = &other;
+    o.done = until_released;
+    MUST(hk_all_reduce(&one, &one, 1, HK_F32, HK_SUM, j->comm, &o, &request[0]) == HK_OK);
+    o.done = release_it;
+    MUST(hk_all_reduce(v, v, 1000000, HK_F32, HK_SUM, j->comm, &o, &request[1]) == HK_OK);
+    MUST(hk_wait_all(request, 2) == HK_OK);
+    free(v);
+}
+
+static void beside_a_callback(void **state) { run(2, "auto", beside_body); }
+
 static void bad_body(job *j)
 {
     hk_event *event = NULL, *list[2] = {NULL, NULL};
@@ -642,6 +673,6 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(unattended), cmocka_unit_test(orders), cmocka_unit_test(back_to_back), cmocka_unit_test(pool), cmocka_unit_test(threads_own),
         cmocka_unit_test(threads_shared), cmocka_unit_test(callbacks), cmocka_unit_test(callback_aborted), cmocka_unit_test(events),
-        cmocka_unit_test(failed_event), cmocka_unit_test(bad_events), cmocka_unit_test(after_one_that_waits), cmocka_unit_test(asleep_together), cmocka_unit_test(issued_while_leaving), cmocka_unit_test(event_gone), cmocka_unit_test(group_let_go), cmocka_unit_test(group_callbacks)};
+        cmocka_unit_test(failed_event), cmocka_unit_test(bad_events), cmocka_unit_test(beside_a_callback), cmocka_unit_test(after_one_that_waits), cmocka_unit_test(asleep_together), cmocka_unit_test(issued_while_leaving), cmocka_unit_test(event_gone), cmocka_unit_test(group_let_go), cmocka_unit_test(group_callbacks)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -92,8 +92,8 @@ void hki_progress_poke(hki_engine *);
 /* Before the engine is freed, without the lock. */
 void hki_progress_stop(hki_engine *);
 uint64_t hki_progress_cpu_ns(const hki_engine *); /* CPU time of the thread so far */
-/* Runs the callbacks that are due; gives the lock for each. */
-void hki_callbacks_run(hki_engine *);
+/* Runs the callbacks that are due; gives the lock for each. A caller who drives does not while it runs one. */
+void hki_callbacks_run(hki_engine *, bool caller);
 /* Is this thread in a callback? */
 bool hki_in_callback(void);
 

@@ -83,18 +83,21 @@ static _Thread_local bool in_callback;
 
 bool hki_in_callback(void) { return in_callback; }
 
-void hki_callbacks_run(hki_engine *e)
+void hki_callbacks_run(hki_engine *e, bool caller)
 {
     while (e->called && !in_callback) {
         hk_request *t = e->called;
         if (!(e->called = t->next_called)) e->called_end = &e->called;
         e->calling++;
+        e->drivers -= caller;
+        hki_progress_need(e);
         hki_lock_give(&e->lock);
         in_callback = true;
         t->done(t->done_arg, t->status);
         in_callback = false;
         hki_lock_take(&e->lock);
         e->calling--;
+        e->drivers += caller;
         hki_task_settle(t);
         e->progress++;
         hki_engine_wake(e);

@@ -92,7 +92,7 @@ static bool drive(hki_engine *e, policy p, bool (*done)(void *), void *arg, uint
     uint32_t idle = 0, busy = 0;
     uint64_t seen = e->progress;
     hki_engine_pump(e);
-    if (e->called) hki_callbacks_run(e);
+    if (e->called) hki_callbacks_run(e, !p.naps);
     if (done(arg)) return true;
     e->waits++;
     for (;;) {
@@ -112,7 +112,7 @@ static bool drive(hki_engine *e, policy p, bool (*done)(void *), void *arg, uint
         }
         if (idle < p.spins && idle % 8) hki_engine_pump_comms(e);
         else hki_engine_pump(e);
-        if (HKI_UNLIKELY(e->called != NULL)) hki_callbacks_run(e);
+        if (HKI_UNLIKELY(e->called != NULL)) hki_callbacks_run(e, !p.naps);
         if (done(arg)) return true;
         idle++;
         if (e->progress != seen) {
