@@ -11,6 +11,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -646,6 +647,19 @@ static void beside_body(job *j)
 
 static void beside_a_callback(void **state) { run(2, "auto", beside_body); }
 
+/* In a forked child the parent's communicator is none. */
+static void abort_in_child(void **state)
+{
+    hk_comm *comm = NULL;
+    int how = 0;
+    assert_int_equal(hk_comm_create_local(&comm, 1), HK_OK);
+    const pid_t child = fork();
+    if (child == 0) _exit(hk_comm_abort(comm) == HK_FORKED ? 0 : 1);
+    assert_int_equal(waitpid(child, &how, 0), child);
+    assert_int_equal(how, 0);
+    hk_comm_destroy(comm);
+}
+
 static void bad_body(job *j)
 {
     hk_event *event = NULL, *list[2] = {NULL, NULL};
@@ -673,6 +687,6 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(unattended), cmocka_unit_test(orders), cmocka_unit_test(back_to_back), cmocka_unit_test(pool), cmocka_unit_test(threads_own),
         cmocka_unit_test(threads_shared), cmocka_unit_test(callbacks), cmocka_unit_test(callback_aborted), cmocka_unit_test(events),
-        cmocka_unit_test(failed_event), cmocka_unit_test(bad_events), cmocka_unit_test(beside_a_callback), cmocka_unit_test(after_one_that_waits), cmocka_unit_test(asleep_together), cmocka_unit_test(issued_while_leaving), cmocka_unit_test(event_gone), cmocka_unit_test(group_let_go), cmocka_unit_test(group_callbacks)};
+        cmocka_unit_test(failed_event), cmocka_unit_test(bad_events), cmocka_unit_test(abort_in_child), cmocka_unit_test(beside_a_callback), cmocka_unit_test(after_one_that_waits), cmocka_unit_test(asleep_together), cmocka_unit_test(issued_while_leaving), cmocka_unit_test(event_gone), cmocka_unit_test(group_let_go), cmocka_unit_test(group_callbacks)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

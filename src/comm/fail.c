@@ -266,7 +266,8 @@ bool hki_comm_alarmed(hk_comm *comm)
 
 HK_API hk_status hk_comm_abort(hk_comm *comm)
 {
-    if (!comm || comm->magic != HKI_COMM_MAGIC) return hki_error(NULL, HK_INVALID, "comm is not a communicator");
+    const hk_status status = hki_comm_usable(comm); /* a forked child must not end its parent's */
+    if (status) return status;
     /* No lock: whoever holds it may be stuck. The waiting threads look at the flag at the end of their slice, or when rung. */
     atomic_store(&comm->aborted, true);
     hki_bell_ring(comm->engine->bell, comm->engine->bell_name);
