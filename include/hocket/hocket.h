@@ -148,7 +148,7 @@ HK_API const char *hk_last_error(const hk_comm *comm);
 /* Per-call settings; NULL = the communicator's. */
 typedef struct hk_options {
     size_t size;            /* sizeof(hk_options) */
-    uint64_t timeout_us;    /* limit of this operation, counted from the call; 0 = the communicator's */
+    uint64_t timeout_us;    /* limit of this operation, counted from the call (not from its events); 0 = the communicator's */
     const char *algorithm;  /* forced algorithm; NULL = the communicator's choice */
     int tag;                /* send and recv: message tag; collectives: compared between ranks */
     int priority;           /* reserved, 0 */

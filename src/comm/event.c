@@ -50,9 +50,9 @@ static void record(hk_event *event, hk_status status)
 hk_status hki_after_set(hk_comm *comm, hk_request *t, hk_event *const *events, size_t n)
 {
     if (!n) return HK_OK;
+    if (n > HKI_AFTER_MAX) return hki_error(comm, HK_INVALID, "options.after_count is %zu: %d at most", n, HKI_AFTER_MAX);
     for (size_t i = 0; i < n; i++)
         if (!events || !events[i]) return hki_error(comm, HK_INVALID, "options.after[%zu] of %zu is NULL", i, n);
-    if (n > HKI_AFTER_MAX) return hki_error(comm, HK_INVALID, "options.after_count is %zu: %d at most", n, HKI_AFTER_MAX);
     t->after = hki_alloc(n * sizeof *t->after);
     if (!t->after) return hki_error(comm, HK_NO_MEMORY, "out of memory for %zu events", n);
     t->after_count = (uint32_t)n;

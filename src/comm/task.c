@@ -346,7 +346,7 @@ bool hki_comm_pump(hk_comm *comm)
         const bool was_blocked = t->started && !t->run.event;
         hki_task_run_channel(comm, c);
         if (was_blocked && ch->head == t && t->run.steps_done == done && !comm->broken && comm->settings.executor != HKI_INLINE)
-            hki_run_hand_over(&ch->head->run);
+            hki_run_hand_over(&ch->head->run), comm->engine->progress++; /* more may go now: no reason to sleep */
     }
     if (comm->p2p_open && !comm->broken) hki_p2p_pump(comm);
     return comm->engine->progress != before;

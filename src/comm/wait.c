@@ -27,10 +27,18 @@ void hki_set_spins(hki_engine *e)
     e->yields = e->crowded ? 2 : 0; /* mostly the awaited rank has run after the first */
 }
 
+/* What a leaving rank waits for, that the last message was taken, is not always told with a ring of the bell (net/area.c). */
+static bool somebody_leaves(const hki_engine *e)
+{
+    for (const hk_comm *c = e->comms; c; c = c->next)
+        if (c->leaving) return true;
+    return false;
+}
+
 static uint32_t slice_ms(const hki_engine *e, uint64_t give_up_us, uint64_t now)
 {
     if (give_up_us <= now) return 0;
-    if (e->paced) return 1;
+    if (e->paced || somebody_leaves(e)) return 1;
     return (uint32_t)hki_min(SLICE_MS, (give_up_us - now) / 1000 + 1);
 }
 
