@@ -104,6 +104,7 @@ static bool drive(hki_engine *e, policy p, bool (*done)(void *), void *arg, uint
     if (done(arg)) return true;
     e->waits++;
     for (;;) {
+        if (e->paced) idle = hki_max(idle, p.spins + p.yields); /* only time helps against the rate limit */
         if (idle < p.spins) {
             hki_pause();
         } else if (idle < p.spins + p.yields) {
@@ -152,8 +153,10 @@ bool hki_wait_until(hki_engine *e, bool (*done)(void *), void *arg, uint64_t giv
     return came;
 }
 
-/* The progress thread's CPU is somebody's who computes: it hardly spins. */
-void hki_drive_idle(hki_engine *e, bool (*done)(void *)) { drive(e, (policy){1, 10, true}, done, e, UINT64_MAX); }
+/* The progress thread's CPU is somebody's who computes: it hardly spins. With sockets it does not yield either: who yields to a rank that
+ * computes is back after that rank's slice, milliseconds later, while a sleeper runs as soon as a message comes. In shared memory each
+ * message to a sleeper costs its sender a bell, and a few yields mostly save that. */
+void hki_drive_idle(hki_engine *e, bool (*done)(void *)) { drive(e, (policy){1, e->tcp ? 0 : 10, true}, done, e, UINT64_MAX); }
 
 static bool flushed(void *arg)
 {
