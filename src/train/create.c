@@ -5,9 +5,6 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-#define BUCKET_BYTES ((size_t)4 << 20)
-#define FIRST_BYTES ((size_t)1 << 20)
-
 static _Thread_local char sentence[HKI_SENTENCE];
 
 HK_API const char *hk_buckets_last_error(void) { return sentence; }
@@ -37,8 +34,6 @@ static hk_status settle(hk_buckets_config *c, const hk_buckets_config *given, co
     if (given) memcpy(c, given, hki_min(given->size, sizeof *c));
     if (c->op != HK_AVG && c->op != HK_SUM)
         return hki_train_error(b, HK_INVALID, "hk_buckets_create: config.op is neither HK_AVG nor HK_SUM");
-    if (!c->bucket_bytes) c->bucket_bytes = BUCKET_BYTES;
-    if (!c->first_bytes) c->first_bytes = FIRST_BYTES;
     return HK_OK;
 }
 
@@ -142,7 +137,7 @@ HK_API hk_status hk_buckets_set_bytes(hk_buckets *b, size_t bucket_bytes, size_t
     pthread_mutex_unlock(&b->lock);
     if (begun) return hki_train_error(b, HK_INVALID, "hk_buckets_set_bytes: training has begun: sizes are set before the first ready");
     hk_status status = HK_OK;
-    if (!hki_layout_make(&fresh, b, bucket_bytes ? bucket_bytes : BUCKET_BYTES, first_bytes ? first_bytes : FIRST_BYTES))
+    if (!hki_layout_make(&fresh, b, bucket_bytes, first_bytes))
         status = hki_train_error(b, HK_NO_MEMORY, "hk_buckets_set_bytes: no memory for the gradients beside the old ones");
     status = hki_agree_same(b->comm, b, &fresh, status);
     if (status) return hki_layout_free(&fresh, b->comm), status;

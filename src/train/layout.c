@@ -11,6 +11,17 @@
 #include "train/train.h"
 
 #define NONE SIZE_MAX
+#define BUCKET_BYTES ((size_t)4 << 20)
+#define BUCKET_BYTES_LEAST ((size_t)512 << 10)
+#define FIRST_BYTES ((size_t)1 << 20)
+
+/* An eighth of all gradients: the first bucket is to leave early in backward, and the last but one is to have time before its end. */
+static size_t usual_bytes(const hk_buckets *b)
+{
+    size_t total = 0;
+    for (size_t i = 0; i < b->n; i++) total += b->params[i].bytes;
+    return hki_min(BUCKET_BYTES, hki_max(total / 8, BUCKET_BYTES_LEAST));
+}
 
 /* How many of the first parameters make the bucket launched last: at least one, of one type. */
 static size_t first_parameters(const hk_buckets *b, size_t first_bytes)
@@ -83,6 +94,8 @@ static bool find_memory(hki_bucket *u, hk_comm *comm)
 
 bool hki_layout_make(hki_layout *l, const hk_buckets *b, size_t bucket_bytes, size_t first_bytes)
 {
+    if (!bucket_bytes) bucket_bytes = usual_bytes(b);
+    if (!first_bytes) first_bytes = FIRST_BYTES;
     *l = (hki_layout){.bucket_bytes = bucket_bytes, .first_bytes = first_bytes};
     l->places = hki_alloc(b->n * sizeof *l->places);
     l->lists = hki_alloc(b->n * sizeof *l->lists);

@@ -79,7 +79,7 @@ hk_status hki_train_failed(const hk_buckets *b, hk_status, const char *during);
 hk_status hki_buckets_wait(hk_buckets *); /* for all that is launched; the lock is not held */
 
 /* ---- layout.c */
-/* Cuts the parameters and finds memory, zeroed. False: out of memory, and nothing was kept. */
+/* Cuts the parameters and finds memory, zeroed; sizes of 0 are the default. False: out of memory, and nothing was kept. */
 bool hki_layout_make(hki_layout *, const hk_buckets *, size_t bucket_bytes, size_t first_bytes);
 void hki_layout_free(hki_layout *, hk_comm *);
 
