@@ -5,7 +5,7 @@ CMAKE_FLAGS ?=
 PREFIX ?= /usr/local
 export CTEST_OUTPUT_ON_FAILURE = 1
 
-.PHONY: all setup demo check asan ubsan tsan sanitized bench lab lab-check install tidy fmt bless fuzz docs clean
+.PHONY: all setup demo check asan ubsan tsan sanitized bench ladder lab lab-check install tidy fmt bless fuzz docs clean
 
 all: setup
 	@cmake -S . -B $(BUILD) -G Ninja $(CMAKE_FLAGS) > $(BUILD).log 2>&1 || { cat $(BUILD).log; exit 1; }
@@ -34,6 +34,10 @@ tsan:
 # make bench [BASE=rev] [ARGS="--op all_gather -n 4"]: beside Open MPI and MPICH, or another revision, and beside the machine's limits.
 bench: all
 	@scripts/bench --build $(BUILD) $(if $(BASE),--base $(BASE)) $(ARGS)
+
+# make ladder [LADDER_ARGS="--rounds 2 --parts rungs,overlap"]: what each way of reducing gradients gives, by wall clock (docs/train.md).
+ladder: all
+	@scripts/ladder --build $(BUILD) $(LADDER_ARGS)
 
 # A cluster of network namespaces with shaped links; needs root. lab-check: its checks alone, passed over where there can be no lab.
 lab: all

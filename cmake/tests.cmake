@@ -50,6 +50,7 @@ foreach(script run_test run_examples run_tour run_bad_input run_trace)
     add_test(NAME ${script} COMMAND ${CMAKE_SOURCE_DIR}/tests/${script}.sh ${CMAKE_BINARY_DIR}/bin)
   endif()
 endforeach()
+add_test(NAME ladder COMMAND ${CMAKE_SOURCE_DIR}/scripts/ladder --quick --build ${CMAKE_BINARY_DIR}) # `make ladder` works, and its rungs agree
 set_tests_properties(run_tour PROPERTIES LABELS unsanitized) # its seconds are those of an ordinary build
 foreach(script run_consumers)
   if(EXISTS ${CMAKE_SOURCE_DIR}/tests/${script}.sh AND NOT HOCKET_SANITIZE)

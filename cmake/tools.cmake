@@ -16,3 +16,7 @@ foreach(f ${EXAMPLES})
   target_compile_definitions(${stem} PRIVATE _GNU_SOURCE)
   target_link_libraries(${stem} PRIVATE hocket_static)
 endforeach()
+# Of `make ladder`.
+add_executable(ladder ${CMAKE_SOURCE_DIR}/bench/ladder.c)
+target_compile_definitions(ladder PRIVATE _GNU_SOURCE)
+target_link_libraries(ladder PRIVATE hocket_static)
