@@ -155,8 +155,12 @@ bool hki_unsent(hki_engine *); /* does anything wait for room in the kernel's bu
 void hki_flush(hk_comm *, uint64_t timeout_us);
 
 /* ---- ops.c */
+/* Where the open group of the calling thread is kept; NULL is kept there if it has none. The lock is held. (request.c) */
+hki_group **hki_group_at(hk_comm *);
 /* A call that cannot be part of a group, made inside one by this thread: HK_INVALID. The lock is not held. */
 hk_status hki_outside_group(hk_comm *, const char *call);
+/* A task that is not to be: nothing of it was sent, and it is gone. Returns status. */
+hk_status hki_refuse(hk_request *, hk_status);
 /* Takes over from a call's options what is done with its task; on failure the task is gone. */
 hk_status hki_issue_with(hk_request *, const hk_options *);
 /* Common end of every public operation: into the open group, or submitted and waited for. The lock is held. */

@@ -124,18 +124,10 @@ static hk_status check(hk_comm *comm, const given *g, hki_call *c, size_t *in, s
     return placement(comm, g, *in, *out, own, &c->in_place);
 }
 
-/* The entry of an open group of the calling thread, or NULL. */
-static hki_group *group_here(hk_comm *comm)
-{
-    for (hki_group *g = comm->groups; g; g = g->next)
-        if (pthread_equal(g->owner, pthread_self())) return g;
-    return NULL;
-}
-
 hk_status hki_outside_group(hk_comm *comm, const char *call)
 {
     hki_lock_take(&comm->engine->lock);
-    const bool inside = group_here(comm) != NULL;
+    const bool inside = *hki_group_at(comm) != NULL;
     hki_lock_give(&comm->engine->lock);
     return inside ? hki_error(comm, HK_INVALID, "%s between hk_group_start and hk_group_end: end the group first", call) : HK_OK;
 }
@@ -149,8 +141,7 @@ static hk_status await(hk_comm *comm, hk_request *t)
     return status;
 }
 
-/* A task that is not to be: nothing of it was sent. */
-static hk_status refuse(hk_request *t, hk_status status)
+hk_status hki_refuse(hk_request *t, hk_status status)
 {
     if (t->entry) hki_cache_unpin(t->entry);
     if (t->after) hki_after_forget(t);
@@ -166,7 +157,7 @@ hk_status hki_issue_with(hk_request *t, const hk_options *options)
     t->done = o.done;
     t->done_arg = o.done_arg;
     const hk_status status = hki_after_set(t->comm, t, o.after, o.after_count);
-    return status ? refuse(t, status) : HK_OK;
+    return status ? hki_refuse(t, status) : HK_OK;
 }
 
 static bool has_room(void *arg)
@@ -179,16 +170,16 @@ static bool has_room(void *arg)
 static hk_status admit(hk_comm *comm, hk_request *t, bool on_its_own)
 {
     if (!on_its_own && hki_in_callback())
-        return refuse(t, hki_error(comm, HK_INVALID, "a call without a request in a callback would hold up what it waits for: give it one"));
+        return hki_refuse(t, hki_error(comm, HK_INVALID, "a call without a request in a callback would hold up what it waits for: give it one"));
     if (!on_its_own) return HK_OK;
-    if (!hki_progress_start(comm->engine)) return refuse(t, hki_error(comm, HK_SYSTEM, "the system gives no thread for progress (see `ulimit -u`)"));
+    if (!hki_progress_start(comm->engine)) return hki_refuse(t, hki_error(comm, HK_SYSTEM, "the system gives no thread for progress (see `ulimit -u`)"));
     if (!has_room(comm) && !hki_in_callback()) hki_wait_until(comm->engine, has_room, comm, UINT64_MAX);
-    return comm->broken ? refuse(t, (hk_status)comm->notice.status) : HK_OK;
+    return comm->broken ? hki_refuse(t, (hk_status)comm->notice.status) : HK_OK;
 }
 
 hk_status hki_issue(hk_comm *comm, hk_request *t, hk_request **request)
 {
-    hki_group *g = comm->groups ? group_here(comm) : NULL;
+    hki_group *g = comm->groups ? *hki_group_at(comm) : NULL;
     if (g) {
         if (g->last) g->last->queue = t;
         else g->first = t;

@@ -47,17 +47,20 @@ bool hki_progress_start(hki_engine *e)
     return e->thread.started;
 }
 
-void hki_progress_need(hki_engine *e)
+static void rouse(hki_engine *e)
 {
-    if (!e->thread.resting || relieved(e)) return;
     atomic_fetch_add(&e->thread.work, 1);
     hki_futex_wake(&e->thread.work, false);
 }
 
+void hki_progress_need(hki_engine *e)
+{
+    if (e->thread.resting && !relieved(e)) rouse(e);
+}
+
 void hki_progress_poke(hki_engine *e)
 {
-    atomic_fetch_add(&e->thread.work, 1);
-    hki_futex_wake(&e->thread.work, false);
+    rouse(e);
     hki_bell_ring(e->bell, e->bell_name);
 }
 

@@ -129,7 +129,7 @@ HK_API void hk_request_free(hk_request **request)
 
 /* ---- Groups ------------------------------------------------------------------------------------------------------------ */
 
-static hki_group **group_at(hk_comm *comm)
+hki_group **hki_group_at(hk_comm *comm)
 {
     hki_group **at = &comm->groups;
     while (*at && !pthread_equal((*at)->owner, pthread_self())) at = &(*at)->next;
@@ -141,7 +141,7 @@ HK_API hk_status hk_group_start(hk_comm *comm)
     hk_status status = hki_comm_usable(comm);
     if (status) return status;
     hki_lock_take(&comm->engine->lock);
-    hki_group **at = group_at(comm);
+    hki_group **at = hki_group_at(comm);
     if (!*at && (*at = hki_alloc(sizeof **at))) (*at)->owner = pthread_self();
     if (*at) (*at)->depth++;
     else status = hki_error(comm, HK_NO_MEMORY, "out of memory for a group");
@@ -166,9 +166,7 @@ static hk_status launch(hk_comm *comm, hki_group *g, hk_request **request)
             members++;
             hki_task_submit(comm, t);
         } else {
-            if (t->entry) hki_cache_unpin(t->entry);
-            if (t->after) hki_after_forget(t);
-            hki_task_recycle(t);
+            hki_refuse(t, HK_OK);
         }
     }
     if (!group) return comm->broken ? (hk_status)comm->notice.status : hki_error(comm, HK_NO_MEMORY, "out of memory or threads for a group");
@@ -194,7 +192,7 @@ HK_API hk_status hk_group_end(hk_comm *comm, hk_request **request)
     if (!request && hki_in_callback()) return hki_error(comm, HK_INVALID, "hk_group_end without a request in a callback would hold up what it waits for");
     const uint64_t since = HKI_SEEN_ENTER(comm);
     hki_lock_take(&comm->engine->lock);
-    hki_group **at = group_at(comm), *g = *at;
+    hki_group **at = hki_group_at(comm), *g = *at;
     if (!g) {
         status = hki_error(comm, HK_INVALID, "hk_group_end without hk_group_start in this thread");
     } else if (--g->depth == 0) {
