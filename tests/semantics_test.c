@@ -253,8 +253,13 @@ static void any_source(seat *s)
         return;
     }
     for (int k = 1; k < s->ranks; k++) {
-        int64_t v = 0;
-        OK(s, hk_recv(&v, 1, HK_I64, HK_ANY_SOURCE, s->comm, NULL, NULL));
+        int64_t v = 0, of_source = 1;
+        int source = -1;
+        hk_options o = HK_OPTIONS_INIT;
+        o.source = &source;
+        OK(s, hk_recv(&v, 1, HK_I64, HK_ANY_SOURCE, s->comm, &o, NULL));
+        for (int r = 0; r < source; r++) of_source *= 10;
+        CHECK(s, v == of_source);
         sum += v;
     }
     int64_t expected = 0;

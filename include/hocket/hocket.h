@@ -157,8 +157,9 @@ typedef struct hk_options {
     size_t after_count;
     void (*done)(void *arg, hk_status status); /* called once when the operation has finished, before waits for it return; see Requests */
     void *done_arg;
+    int *source;            /* recv: the rank whose message it is, written before the operation finishes */
 } hk_options;
-#define HK_OPTIONS_INIT { sizeof(hk_options), 0, NULL, 0, 0, NULL, NULL, 0, NULL, NULL }
+#define HK_OPTIONS_INIT { sizeof(hk_options), 0, NULL, 0, 0, NULL, NULL, 0, NULL, NULL, NULL }
 
 /* In place means: send == recv, or for the operations that split, the pointer given in brackets. Any other overlap of send and
  * recv is HK_INVALID. With count 0 pointers may be NULL. */
@@ -200,7 +201,7 @@ HK_API hk_status hk_all_to_all_v(const void *send, const size_t *sendcounts, con
                                  const hk_options *options, hk_request **request);
 
 /* Point to point. Matched in order per (source, tag); a send finishes when its receive has matched. count and dtype must agree
- * with the receive's. HK_ANY_SOURCE takes the first match from any rank. */
+ * with the receive's. HK_ANY_SOURCE takes the first match from any rank; options.source tells which. */
 #define HK_ANY_SOURCE (-1)
 HK_API hk_status hk_send(const void *buf, size_t count, hk_dtype dtype, int peer, hk_comm *comm, const hk_options *options,
                          hk_request **request);

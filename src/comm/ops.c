@@ -156,6 +156,7 @@ hk_status hki_issue_with(hk_request *t, const hk_options *options)
     memcpy(&o, options, hki_min(sizeof o, options->size));
     t->done = o.done;
     t->done_arg = o.done_arg;
+    t->source = o.source;
     const hk_status status = hki_after_set(t->comm, t, o.after, o.after_count);
     return status ? hki_refuse(t, status) : HK_OK;
 }

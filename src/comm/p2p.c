@@ -70,6 +70,7 @@ static void match(hk_comm *comm, hk_request *r, const hki_announcement *a)
         hki_comm_break(comm, &n);
         return;
     }
+    if (r->source) *r->source = (int)a->from;
     r->matched_id = a->id;
     r->p2p = HKI_P2P_MATCHED;
     if (a->bytes <= EAGER) {

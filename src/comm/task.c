@@ -22,6 +22,7 @@ hk_request *hki_task_new(hk_comm *comm, hki_task_kind kind)
     t->after_count = 0;
     t->event = NULL;
     t->done = NULL;
+    t->source = NULL;
     t->status = HK_OK;
     t->entry = NULL;
     t->desc = NULL;

@@ -99,6 +99,7 @@ struct hk_request {
     uint32_t peer, id, matched_id;
     int32_t tag;
     size_t moved;
+    int *source;                    /* of a receive: where the caller wants to read whom it matched, or NULL */
 };
 
 typedef struct hki_store { void *at; size_t bytes; } hki_store;
