@@ -1,0 +1,265 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One hk_comm and its unfinished operations: what Comm and the torch backend both stand on.
+
+Every operation is issued with a request, without the GIL being given up, and then waited for: first for the moment that a message of a
+rank that is there takes, then in slices of 200 ms, without the GIL, so that Ctrl-C works. Until it is finished somebody must keep its
+buffers: the request does, and for requests that nobody keeps, the handle.
+
+Lifetimes: a request points into its communicator, so destroy() finishes all requests first. In a child of fork() nothing is freed and
+every call raises Forked.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from . import _errors
+from ._library import WAIT_EXPIRED, Library, library
+
+SLICE_US = 200_000
+_UNUSED = ctypes.c_int()
+_UNUSED_AT = ctypes.addressof(_UNUSED)
+
+
+class Handle:
+    """A communicator of the library. ``at`` is its address, 0 once it is destroyed. May be used from several threads."""
+
+    __slots__ = ("at", "rank", "ranks", "errors", "pid", "spins", "lib", "_wait_now", "_wait_free", "_slots", "_pending", "_lock", "__weakref__")
+
+    def __init__(self, at: int, errors: dict[int, type[_errors.Error]] = _errors.BY_STATUS) -> None:
+        """Takes over the hk_comm at address ``at``. ``errors``: status -> class to raise."""
+        self.lib: Library = library()
+        self.at, self.errors, self.pid = at, errors, os.getpid()
+        self.rank: int = self.lib.hold.hk_comm_rank(at)
+        self.ranks: int = self.lib.hold.hk_comm_ranks(at)
+        self.spins = self.ranks <= len(os.sched_getaffinity(0))  # else a moment is a time slice of somebody's: not with the GIL
+        self._wait_now, self._wait_free = self.lib.hold.hk_wait_for, self.lib.free.hk_wait_for
+        self._slots: list[tuple[ctypes.c_void_p, int]] = []
+        self._pending: deque[Request] = deque()
+        self._lock = threading.Lock()
+
+    def error(self, status: int, at: int | None = 0) -> _errors.Error:
+        """The exception for a failed call on this communicator."""
+        text = self.lib.last_error(self.at or None) if at == 0 else self.lib.last_error(at)
+        return self.errors.get(status, _errors.Error)(text)
+
+    def gone(self) -> _errors.Error:
+        """The exception for a call after destroy()."""
+        return self.errors[_errors.Invalid.status](f"rank {self.rank}: this communicator has been destroyed")
+
+    def call(self, function: Callable[..., int], *arguments: object, options: int | None = None, keep: object = None) -> None:
+        """Runs one operation to its end: ``function(*arguments, comm, options, request)`` of the ``hold`` face.
+
+        ``keep`` is held on to if the wait is interrupted, since the operation then goes on. Raises Error.
+        """
+        if not self.at:
+            raise self.gone()
+        slot, place = self._slots.pop() if self._slots else new_slot()
+        status = function(*arguments, self.at, options, place)
+        if not status:
+            status = self._wait_now(place, 0) if self.spins else WAIT_EXPIRED
+            if status == WAIT_EXPIRED:
+                status = self._outlast(slot, place, (keep, arguments))
+        self._slots.append((slot, place))
+        if status:
+            raise self.error(status)
+
+    def _outlast(self, slot: ctypes.c_void_p, place: int, keep: object) -> int:
+        wait, status = self._wait_free, WAIT_EXPIRED
+        try:
+            while status == WAIT_EXPIRED:
+                status = wait(place, SLICE_US)
+        except BaseException:  # Ctrl-C: the operation goes on and owns its buffers
+            if slot.value:
+                self._pending.append(Request(self, slot, place, keep))
+            raise
+        return status
+
+    def submit(self, function: Callable[..., int], *arguments: object, options: int | None = None, keep: object = None,
+               post: Callable[[], None] | None = None) -> Request:
+        """Issues one operation and returns at once. ``keep`` is held on to until it is finished; ``post`` runs once when it has
+        succeeded, before any wait returns. Raises Error if it could not be issued.
+        """
+        if not self.at:
+            raise self.gone()
+        slot, place = new_slot()
+        status = function(*arguments, self.at, options, place)
+        if status:
+            raise self.error(status)
+        return self.adopt(slot, place, keep, post)
+
+    def submit_group(self, calls: list[tuple[Any, ...]], keep: object = None, post: Callable[[], None] | None = None) -> Request:
+        """Issues several operations that start together, behind one request. Each is (function, *arguments, options).
+
+        Raises Error; those before the wrong one are then under way, as calls that were made.
+        """
+        if not self.at:
+            raise self.gone()
+        hold, failed = self.lib.hold, None
+        status = hold.hk_group_start(self.at)
+        if status:
+            raise self.error(status)
+        for function, *arguments, options in calls:
+            status = function(*arguments, self.at, options, None)
+            if status:
+                failed = self.error(status)
+                break
+        slot, place = new_slot()
+        status = hold.hk_group_end(self.at, place)
+        if status:
+            raise failed or self.error(status)
+        request = self.adopt(slot, place, keep, post)
+        if failed:
+            raise failed
+        return request
+
+    def adopt(self, slot: ctypes.c_void_p, place: int, keep: object, post: Callable[[], None] | None = None) -> Request:
+        """A request for what was issued into ``slot``; kept here as long as it is unfinished."""
+        pending = self._pending
+        if pending:
+            self._sweep()
+        request = Request(self, slot, place, keep, post)
+        pending.append(request)
+        return request
+
+    def _sweep(self) -> None:
+        """Drops finished requests: those at the front, or everywhere once there are many."""
+        pending = self._pending
+        try:
+            while pending and pending[0].poll():
+                pending.popleft()
+            if len(pending) > 256:
+                for request in [r for r in pending if r.poll()]:
+                    pending.remove(request)
+        except (IndexError, ValueError, RuntimeError):
+            pass  # another thread swept meanwhile
+
+    def abort(self) -> None:
+        """Ends every pending and later operation on all ranks with Aborted. From any thread; never blocks."""
+        if self.at:
+            self.lib.hold.hk_comm_abort(self.at)
+
+    def finish(self, seconds: float) -> bool:
+        """Waits up to ``seconds`` for all unfinished requests; their failures are left to those who hold them. True: none is left."""
+        end = time.monotonic() + seconds
+        for request in list(self._pending):
+            if not request.outlast(max(0.0, end - time.monotonic())):
+                return False
+        self._pending.clear()
+        return True
+
+    def destroy(self, seconds: float) -> None:
+        """Waits up to ``seconds`` for unfinished operations, aborts those that are left, and frees. Any state is accepted; idempotent.
+
+        No other thread may be inside a blocking call; use abort() to get it out.
+        """
+        with self._lock:
+            if not self.at:
+                return
+            if not self.finish(seconds):
+                self.abort()
+                if not self.finish(5.0):
+                    return  # in a child of fork, or something else waits on it: better leaked than freed under it
+            at, self.at = self.at, 0
+            self.lib.free.hk_comm_destroy(at)
+
+
+def new_slot() -> tuple[ctypes.c_void_p, int]:
+    """Room for an hk_request pointer, and its address."""
+    slot = ctypes.c_void_p()
+    return slot, ctypes.addressof(slot)
+
+
+class Request:
+    """An operation under way. Any thread may wait for it, any number of times; one waits in the library, the others for that one."""
+
+    __slots__ = ("_handle", "_slot", "_place", "_keep", "_post", "_lock", "_failure", "done")
+
+    def __init__(self, handle: Handle, slot: ctypes.c_void_p, place: int, keep: object, post: Callable[[], None] | None = None) -> None:
+        self._handle, self._slot, self._place, self._keep, self._post = handle, slot, place, keep, post
+        self._lock = threading.Lock()
+        self._failure: BaseException | None = None
+        self.done = False  # finished, and post has run
+
+    def _settle(self, status: int) -> None:
+        """The library has given the request back; the lock is held."""
+        if status:
+            self._failure = self._handle.error(status)
+        elif self._post:
+            try:
+                self._post()
+            except BaseException as e:  # told to whoever waits
+                self._failure = e
+        self.done = True
+        self._keep = self._post = None
+
+    def poll(self) -> bool:
+        """Is it finished? Moves things on, never waits, raises nothing of the operation's."""
+        if not self.done and self._lock.acquire(blocking=False):
+            try:
+                if not self.done:
+                    status = self._handle.lib.hold.hk_test(self._place, _UNUSED_AT)
+                    if self._slot.value is None:
+                        self._settle(status)
+            finally:
+                self._lock.release()
+        return self.done
+
+    def outlast(self, seconds: float | None) -> bool:
+        """Waits until it is finished, or for ``seconds``. True: finished."""
+        if self.done:
+            return True
+        end = None if seconds is None else time.monotonic() + seconds
+        if not self._lock.acquire(timeout=-1 if seconds is None else seconds):
+            return self.done
+        try:
+            handle, status = self._handle, WAIT_EXPIRED
+            if not self.done and handle.spins:
+                status = handle._wait_now(self._place, 0)
+            while not self.done:
+                if self._slot.value is None:
+                    self._settle(status)
+                    break
+                left = SLICE_US if end is None else min(SLICE_US, int((end - time.monotonic()) * 1e6))
+                if left <= 0 or status not in (0, WAIT_EXPIRED):
+                    break
+                status = handle._wait_free(self._place, left)
+        finally:
+            self._lock.release()
+        return self.done
+
+    def failure(self) -> BaseException | None:
+        """Why it failed; None if it succeeded or is unfinished."""
+        return self._failure
+
+    def wait(self, seconds: float | None = None) -> None:
+        """Waits for the end. Raises its failure; WaitExpired after ``seconds``, which leaves the operation as it is."""
+        if not self.done and not self.outlast(seconds):
+            handle = self._handle
+            if os.getpid() != handle.pid:
+                raise handle.errors[_errors.Forked.status](f"rank {handle.rank}: a request of the parent was used in a child of fork")
+            raise handle.errors[WAIT_EXPIRED](f"rank {handle.rank}: the operation was not finished after {seconds:g} s; it goes on")
+        if self._failure is not None:
+            raise self._failure
+
+    def sleeper(self) -> Callable[[], None]:
+        """A function that returns when the operation has finished; it sleeps without the GIL and may be called in any one thread."""
+        lib, event, failed = self._handle.lib, ctypes.c_void_p(), None
+        with self._lock:
+            if self.done or self._slot.value is None:
+                return lambda: None
+            failed = lib.hold.hk_request_event(self._slot.value, ctypes.addressof(event))
+        if failed:
+            raise self._handle.error(failed, None)
+
+        def sleep() -> None:
+            lib.free.hk_event_wait(event.value, (1 << 64) - 1)
+            lib.free.hk_event_destroy(event.value)
+
+        return sleep

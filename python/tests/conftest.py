@@ -1,0 +1,13 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Makes ``ranks`` importable and torch, where there is one, imported before ranks are forked."""
+
+import os
+import sys
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+sys.path.insert(0, str(Path(__file__).parent))
+try:
+    import torch  # noqa: F401
+except ImportError:
+    pass
