@@ -293,15 +293,21 @@ def meet(create: Callable[[int], int], errors: dict[int, type[_errors.Error]] = 
     """Runs ``create(address of an hk_comm *)``, which blocks until all ranks are there, in a thread, so that Ctrl-C works."""
     at, lib = ctypes.c_void_p(), library()
     outcome: list[tuple[int, str]] = []
+    raised: list[BaseException] = []
 
     def body() -> None:
-        status = create(ctypes.addressof(at))
-        outcome.append((status, lib.last_error() if status else ""))
+        try:
+            status = create(ctypes.addressof(at))
+            outcome.append((status, lib.last_error() if status else ""))
+        except BaseException as e:  # raised again by the caller
+            raised.append(e)
 
     thread = threading.Thread(target=body, name="hocket-meet", daemon=True)
     thread.start()
     while thread.is_alive():
         thread.join(0.2)
+    if raised:
+        raise raised[0]
     status, text = outcome[0]
     if status:
         raise errors.get(status, _errors.Error)(text)

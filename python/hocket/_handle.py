@@ -248,18 +248,13 @@ class Request:
         if self._failure is not None:
             raise self._failure
 
-    def sleeper(self) -> Callable[[], None]:
-        """A function that returns when the operation has finished; it sleeps without the GIL and may be called in any one thread."""
-        lib, event, failed = self._handle.lib, ctypes.c_void_p(), None
+    def rest(self) -> None:
+        """Waits like outlast(None), asleep without the GIL: what moves is moved by the library's own thread, or by who waits otherwise."""
+        lib, event = self._handle.lib, ctypes.c_void_p()
         with self._lock:
-            if self.done or self._slot.value is None:
-                return lambda: None
-            failed = lib.hold.hk_request_event(self._slot.value, ctypes.addressof(event))
-        if failed:
-            raise self._handle.error(failed, None)
-
-        def sleep() -> None:
+            if not self.done and self._slot.value is not None:
+                lib.hold.hk_request_event(self._slot.value, ctypes.addressof(event))
+        if event.value:
             lib.free.hk_event_wait(event.value, (1 << 64) - 1)
-            lib.free.hk_event_destroy(event.value)
-
-        return sleep
+            lib.hold.hk_event_destroy(event.value)
+        self.outlast(None)
