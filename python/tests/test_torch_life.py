@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Groups from their making to their end: errors with their types, time limits, abort, death, forks, exits; who is missing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from datetime import timedelta
+
+import pytest
+from ranks import run
+
+torch = pytest.importorskip("torch")
+dist = pytest.importorskip("torch.distributed")
+
+import hocket  # noqa: E402
+import hocket.torch  # noqa: E402
+
+
+def start(rank, ranks, place, seconds=20.0, name="hocket"):
+    torch.set_num_threads(1)
+    dist.init_process_group(name, init_method=f"file://{place}", rank=rank, world_size=ranks, timeout=timedelta(seconds=seconds))
+
+
+def works(rank, ranks, place):
+    start(rank, ranks, place, name="cpu:hocket")
+    assert dist.get_backend() in ("hocket", "cpu:hocket", "undefined")
+    x = torch.ones(4)
+    w = dist.all_reduce(x, async_op=True)
+    assert isinstance(w, dist.distributed_c10d.Work)
+    chained = w.get_future().then(lambda f: f.value()[0] * 2)
+    assert (chained.wait() == 2 * ranks).all() and w.wait() and w.is_completed() and w.is_success() and w.exception() is None
+    assert w.result()[0] is x
+    # Many at once, waited for from several threads; continuations that wait for other operations.
+    xs = [torch.full((k + 1,), 1.0) for k in range(40)]
+    ws = [dist.all_reduce(x, async_op=True) for x in xs]
+    threads = [threading.Thread(target=lambda: [w.wait() for w in reversed(ws)]) for _ in range(2)]
+    for t in threads:
+        t.start()
+    for w in ws:
+        w.wait()
+    for t in threads:
+        t.join()
+    assert all((x == ranks).all() for x in xs)
+
+    def again(f):
+        y = torch.ones(1)
+        dist.all_reduce(y)
+        return y + f.value()[0].sum()
+
+    w = dist.all_reduce(torch.ones(1), async_op=True)
+    assert w.get_future().then(again).wait().item() == 2 * ranks
+    # Dropped at once.
+    dist.isend(torch.full((100000,), float(rank)), (rank + 1) % ranks)
+    got = torch.zeros(100000)
+    dist.recv(got, (rank - 1) % ranks)
+    assert (got == (rank - 1) % ranks).all()
+    # wait() gives up without harm.
+    late = torch.zeros(1)
+    w = dist.irecv(late, (rank - 1) % ranks, tag=1)
+    with pytest.raises(TimeoutError, match=" Timed out "):
+        w.wait(timedelta(milliseconds=50))
+    dist.barrier()
+    dist.send(torch.ones(1), (rank + 1) % ranks, tag=1) if rank == 0 else w.wait()
+    w.wait() if rank == 0 else dist.send(torch.ones(1), (rank + 1) % ranks, tag=1)
+    assert late.item() == 1
+    dist.destroy_process_group()
+    start(rank, ranks, place + ".again")
+    dist.all_reduce(late)
+    assert late.item() == ranks
+    dist.destroy_process_group()
+
+
+def limit(rank, ranks, place):
+    start(rank, ranks, place, 0.5)
+    if rank == 0:
+        begin = time.monotonic()
+        with pytest.raises(hocket.Timeout, match=r" Timed out .*rank 0.*rank 1") as e:
+            dist.all_reduce(torch.zeros(1))
+        assert 0.3 < time.monotonic() - begin < 5 and isinstance(e.value, dist.DistBackendError) and isinstance(e.value, TimeoutError)
+    else:
+        time.sleep(1.5)  # late
+        with pytest.raises(hocket.Broken):
+            dist.all_reduce(torch.zeros(1))
+    dist.destroy_process_group()
+
+
+def mismatch(rank, ranks, place):
+    start(rank, ranks, place)
+    w = dist.all_reduce(torch.zeros(3 + rank), async_op=True)
+    with pytest.raises(RuntimeError, match=r"all_reduce.*f32\[3\].*all_reduce.*f32\[4\]|f32\[4\].*f32\[3\]"):
+        w.get_future().wait()
+    with pytest.raises(hocket.Mismatch) as e:
+        w.wait()
+    assert isinstance(e.value, dist.DistBackendError) and not w.is_success() and isinstance(w.exception(), hocket.Mismatch)
+    from torch.nn.parallel import DistributedDataParallel as DDP
+    with pytest.raises(RuntimeError):
+        DDP(torch.nn.Linear(2, 2))
+    dist.destroy_process_group()
+
+
+def ddp_fails(rank, ranks, place):
+    start(rank, ranks, place)
+    from torch.nn.parallel import DistributedDataParallel as DDP
+    model = DDP(torch.nn.Linear(2, 2))
+    model(torch.ones(1, 2)).sum().backward()
+    if rank == 0:
+        dist.group.WORLD.abort()
+    with pytest.raises(RuntimeError, match="abort"):
+        while True:
+            model(torch.ones(1, 2)).sum().backward()
+    dist.destroy_process_group()
+
+
+def abort(rank, ranks, place):
+    start(rank, ranks, place)
+    w = dist.irecv(torch.zeros(1), (rank + 1) % ranks)
+    if rank == 0:
+        threading.Timer(0.2, dist.group.WORLD.abort).start()
+    begin = time.monotonic()
+    with pytest.raises(hocket.Aborted):
+        dist.recv(torch.zeros(1), (rank + 1) % ranks, tag=2)
+    with pytest.raises(hocket.Aborted):
+        w.wait()
+    assert time.monotonic() - begin < 1.2
+    dist.destroy_process_group()
+    assert time.monotonic() - begin < 2
+
+
+def dead(rank, ranks, place):
+    start(rank, ranks, place)
+    dist.barrier()
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    begin = time.monotonic()
+    with pytest.raises(hocket.PeerLost, match="rank 1") as e:
+        dist.all_reduce(torch.zeros(10))
+    assert isinstance(e.value, dist.DistNetworkError) and time.monotonic() - begin < 5
+    dist.destroy_process_group()
+
+
+def missing(rank, ranks, place):
+    start(rank, ranks, place)
+    hocket.torch.monitored_barrier(timeout=timedelta(seconds=10))
+    short = timedelta(seconds=0.5)
+    if rank == 0:
+        with pytest.raises(RuntimeError, match="Ranks 1, 2 failed to pass monitoredBarrier in 500 ms"):
+            hocket.torch.monitored_barrier(timeout=short, wait_all_ranks=True)
+    elif rank == 3:
+        with pytest.raises(RuntimeError, match="rank 0"):
+            hocket.torch.monitored_barrier(timeout=short)
+    dist.barrier()  # nothing is broken
+    dist.destroy_process_group()
+
+
+def interrupted(rank, ranks, place):
+    start(rank, ranks, place)
+    x = torch.full((4,), float(rank))
+    if rank == 0:
+        threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+        with pytest.raises(KeyboardInterrupt):
+            dist.all_reduce(x)
+    else:
+        time.sleep(0.6)  # if the interrupt is later than this, it finds the other in the barrier, and the test fails
+        dist.all_reduce(x)
+    dist.barrier()
+    assert (x == 1).all()
+    dist.destroy_process_group()
+
+
+def forked(rank, ranks, place):
+    start(rank, ranks, place)
+    dist.all_reduce(torch.ones(1), async_op=True).get_future().wait()
+    child = os.fork()
+    if child == 0:
+        try:
+            dist.all_reduce(torch.ones(1))
+        except hocket.Forked:
+            dist.destroy_process_group()
+            os._exit(7)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("body, ranks", [(works, 2), (works, 3), (limit, 2), (mismatch, 2), (ddp_fails, 2), (abort, 2), (missing, 4),
+                                         (interrupted, 2), (forked, 2)])
+def test(body, ranks, tmp_path):
+    run(ranks, tmp_path, body)
+
+
+def test_dead_rank(tmp_path):
+    run(3, tmp_path, dead, lost=(1,))
+
+
+PROGRAM = """
+import os, sys
+import torch, torch.distributed as dist
+import hocket.torch
+dist.init_process_group("hocket", init_method="file://" + sys.argv[1], rank=int(sys.argv[2]), world_size=2)
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
+model(torch.ones(1, 4)).sum().backward()
+dist.all_reduce(torch.ones(1), async_op=True).get_future().then(lambda f: None)
+print("end", sys.argv[2])
+"""
+
+
+def test_exit_without_destroy(tmp_path):
+    """Interpreters that end with a group, threads and an operation left over end well."""
+    ranks = [subprocess.Popen([sys.executable, "-c", PROGRAM, str(tmp_path / "meet"), str(r)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                              text=True) for r in range(2)]
+    for r, p in enumerate(ranks):
+        out, err = p.communicate(timeout=40)
+        assert p.returncode == 0 and out == f"end {r}\n", err
