@@ -5,7 +5,7 @@ CMAKE_FLAGS ?=
 PREFIX ?= /usr/local
 export CTEST_OUTPUT_ON_FAILURE = 1
 
-.PHONY: all setup demo check asan ubsan tsan sanitized bench ladder lab lab-check install tidy fmt bless fuzz docs clean
+.PHONY: all setup demo check python asan ubsan tsan sanitized bench ladder lab lab-check install tidy fmt bless fuzz docs clean
 
 all: setup
 	@cmake -S . -B $(BUILD) -G Ninja $(CMAKE_FLAGS) > $(BUILD).log 2>&1 || { cat $(BUILD).log; exit 1; }
@@ -50,6 +50,10 @@ lab-check: all
 
 install: all
 	@cmake --install $(BUILD) --prefix $(PREFIX)
+
+# build/venv: hocket for Python, and CPU torch if it can be had. From then on `make check` runs the tests of the Python package too.
+python: setup
+	@scripts/python $(BUILD)
 
 tidy: all
 	@scripts/tidy $(BUILD)
