@@ -252,6 +252,10 @@ class Request:
         """Waits like outlast(None), asleep without the GIL: what moves is moved by the library's own thread, or by who waits otherwise."""
         lib, event = self._handle.lib, ctypes.c_void_p()
         with self._lock:
+            if not self.done and self._handle.spins:  # for a moment, as in call(): mostly that is all it takes, and spares three wake-ups
+                status = self._handle._wait_free(self._place, 0)
+                if self._slot.value is None:
+                    self._settle(status)
             if not self.done and self._slot.value is not None:
                 lib.hold.hk_request_event(self._slot.value, ctypes.addressof(event))
         if event.value:
