@@ -217,3 +217,16 @@ def test_exit_without_destroy(tmp_path):
     for r, p in enumerate(ranks):
         out, err = p.communicate(timeout=40)
         assert p.returncode == 0 and out == f"end {r}\n", err
+
+
+def profiled(rank, ranks, place):
+    start(rank, ranks, place)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as p:
+        dist.all_reduce(torch.ones(3))
+        dist.broadcast(torch.ones(3), 0, async_op=True).wait()
+    assert {"hocket:all_reduce", "hocket:broadcast"} <= {e.name for e in p.events()}
+    dist.destroy_process_group()
+
+
+def test_profiler(tmp_path):
+    run(2, tmp_path, profiled)

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._C import _distributed_c10d as _c10d
+from torch.profiler import record_function
 
 from .._handle import Handle
 from .._library import Options
@@ -31,6 +32,7 @@ ANY_SOURCE = -1
 _U8 = 1
 _AllreduceOptions = _c10d.AllreduceOptions
 _STRIDED = torch.strided
+_profiled: Callable[[], bool] = torch.autograd._profiler_enabled  # type: ignore[attr-defined]
 _PLAIN = {torchs: ours for torchs, ours in OPS.items() if torchs <= MAX}  # for all NUMBERS
 
 
@@ -79,9 +81,16 @@ class Collectives:
 
     def _go(self, opts: Any, function: Callable[..., int], call: tuple[Any, ...], result: LT, keep: Any = None, post: Post | None = None,
             options: int | None = -1, source: Any = None) -> HocketWork:
-        """Issues, or with asyncOp False runs, one operation."""
+        """Issues, or with asyncOp False runs, one operation. Under a profiler it is seen as hocket:all_reduce and so on."""
         if options == -1:
             options = self._options(opts)
+        if _profiled():
+            with record_function(f"hocket:{function.__name__.removeprefix('hk_')}"):
+                return self._issue(opts, function, call, result, keep, post, options, source)
+        return self._issue(opts, function, call, result, keep, post, options, source)
+
+    def _issue(self, opts: Any, function: Callable[..., int], call: tuple[Any, ...], result: LT, keep: Any, post: Post | None,
+               options: int | None, source: Any) -> HocketWork:
         self._count += 1
         collected = getattr(self._local, "collected", None) if self._collecting else None
         if collected is not None:
@@ -111,7 +120,7 @@ class Collectives:
         if code is None or op is None or len(tensors) != 1 or not t.is_cpu or t.layout is not _STRIDED or not t.is_contiguous():
             return self._allreduce_any(tensors, opts)
         at = t.data_ptr()
-        if self._collecting or getattr(opts, "asyncOp", True):
+        if self._collecting or getattr(opts, "asyncOp", True) or _profiled():
             return self._go(opts, self._all_reduce, (at, at, t.numel(), code, op), tensors)
         # The commonest call, as short as it can be: a small all_reduce is mostly interpreter.
         limit = opts.timeout

@@ -20,6 +20,9 @@ def barrier(store: Any, rank: int, ranks: int, number: int, limit: timedelta, wa
         return
     missing: list[int] = []
     for r in range(1, ranks):
+        if time.monotonic() >= end and not wait_all_ranks:
+            raise RuntimeError(f"Rank {rank} timed out in monitoredBarrier after {ms} ms. Successfully processed ranks: "
+                               f"{', '.join(map(str, range(1, r))) or 'none'}")
         if _comes(store, f"{place}/{r}", end):
             continue
         missing.append(r)
