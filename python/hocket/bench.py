@@ -53,6 +53,8 @@ def _torch_calls(a: argparse.Namespace) -> tuple[dict[str, Callable[[int], Calla
 
     torch.set_num_threads(1)
     dist.init_process_group("hocket", init_method=f"file://{a.meet}", rank=a.rank, world_size=a.n)
+    gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # the newer name first: the other one warns there
+    scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
     groups = {"hocket": dist.group.WORLD, a.against: dist.new_group(backend=a.against)}
 
     def make(group: Any) -> Callable[[int], Callable[[], Any]]:
@@ -65,9 +67,9 @@ def _torch_calls(a: argparse.Namespace) -> tuple[dict[str, Callable[[int], Calla
                 return lambda: dist.broadcast(x, 0, group=group)
             if a.op == "all_gather":
                 out = torch.zeros(count * a.n)
-                return lambda: dist.all_gather_into_tensor(out, x, group=group)
+                return lambda: gather(out, x, group=group)
             part = torch.zeros(count // a.n)
-            return lambda: dist.reduce_scatter_tensor(part, x, group=group)
+            return lambda: scatter(part, x, group=group)
         return of
 
     def slowest(values: list[float]) -> list[float]:
