@@ -167,7 +167,19 @@ class Handle:
                 if not self.finish(5.0):
                     return  # in a child of fork, or something else waits on it: better leaked than freed under it
             at, self.at = self.at, 0
-            self.lib.free.hk_comm_destroy(at)
+            _aside(lambda: self.lib.free.hk_comm_destroy(at))
+
+
+def _aside(call: Callable[[], object]) -> None:
+    """Runs what may block for long, as long as a peer does not take what was sent, in a thread, so that Ctrl-C works meanwhile."""
+    thread = threading.Thread(target=call, name="hocket-leave", daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:  # late in the end of an interpreter there are no more threads
+        call()
+        return
+    while thread.is_alive():
+        thread.join(0.2)
 
 
 def new_slot() -> tuple[ctypes.c_void_p, int]:

@@ -230,3 +230,21 @@ def profiled(rank, ranks, place):
 
 def test_profiler(tmp_path):
     run(2, tmp_path, profiled)
+
+
+def over_tcp(rank, ranks, place):
+    torch.set_num_threads(1)
+    hocket.torch.set_default()
+    dist.init_process_group(init_method=f"file://{place}", rank=rank, world_size=ranks, pg_options=hocket.torch.Options(transport="tcp"))
+    x = torch.full((1000,), float(rank + 1))
+    dist.all_reduce(x)
+    assert (x == ranks * (ranks + 1) / 2).all()
+    pair = dist.new_group([0, 1])
+    if rank < 2:
+        dist.all_reduce(x, group=pair)
+        assert x[0] == ranks * (ranks + 1)
+    dist.destroy_process_group()
+
+
+def test_tcp(tmp_path):
+    run(3, tmp_path, over_tcp)
