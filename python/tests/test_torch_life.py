@@ -12,7 +12,7 @@ import time
 from datetime import timedelta
 
 import pytest
-from ranks import run
+from ranks import run, say, wait_until
 
 torch = pytest.importorskip("torch")
 dist = pytest.importorskip("torch.distributed")
@@ -82,8 +82,9 @@ def limit(rank, ranks, place):
         with pytest.raises(hocket.Timeout, match=r" Timed out .*rank 0.*rank 1") as e:
             dist.all_reduce(torch.zeros(1))
         assert 0.3 < time.monotonic() - begin < 5 and isinstance(e.value, dist.DistBackendError) and isinstance(e.value, TimeoutError)
+        say(place)
     else:
-        time.sleep(1.5)  # late
+        wait_until(place)
         with pytest.raises(hocket.Broken):
             dist.all_reduce(torch.zeros(1))
     dist.destroy_process_group()
@@ -126,9 +127,9 @@ def abort(rank, ranks, place):
         dist.recv(torch.zeros(1), (rank + 1) % ranks, tag=2)
     with pytest.raises(hocket.Aborted):
         w.wait()
-    assert time.monotonic() - begin < 1.2
-    dist.destroy_process_group()
     assert time.monotonic() - begin < 2
+    dist.destroy_process_group()
+    assert time.monotonic() - begin < 3
 
 
 def dead(rank, ranks, place):
@@ -164,8 +165,9 @@ def interrupted(rank, ranks, place):
         threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
         with pytest.raises(KeyboardInterrupt):
             dist.all_reduce(x)
+        say(place)
     else:
-        time.sleep(0.6)  # if the interrupt is later than this, it finds the other in the barrier, and the test fails
+        wait_until(place)
         dist.all_reduce(x)
     dist.barrier()
     assert (x == 1).all()
