@@ -114,6 +114,19 @@ static void expect(const world *w, int rank, int code, const char *text)
         fail_msg("rank %d of %d ended with %d (wanted %d) and said '%s' (wanted '%s')", rank, w->ranks, w->code[rank], code, w->said[rank], text ? text : "");
 }
 
+/* All ranks do that and end well, over each transport there is. */
+static void all_fine(int ranks, body run)
+{
+    world w;
+    for (int k = 0; k < 1 + built_with("tcp"); k++) {
+        setenv("HOCKET_TRANSPORT", k ? "tcp" : "auto", 1);
+        start(&w, ranks, run);
+        finish(&w);
+        for (int r = 0; r < ranks; r++) expect(&w, r, FINE, NULL);
+    }
+    unsetenv("HOCKET_TRANSPORT");
+}
+
 /* ---- Bodies ------------------------------------------------------------------------------------------------------------------------ */
 
 static hk_comm *join(int out)
@@ -292,14 +305,7 @@ static int forks(int rank, int ranks, int out)
 
 static void forked(void **state)
 {
-    world w;
-    for (int k = 0; k < 1 + built_with("tcp"); k++) {
-        setenv("HOCKET_TRANSPORT", k ? "tcp" : "auto", 1);
-        start(&w, 3, forks);
-        finish(&w);
-        for (int r = 0; r < 3; r++) expect(&w, r, FINE, NULL);
-    }
-    unsetenv("HOCKET_TRANSPORT");
+    all_fine(3, forks);
 }
 
 /* A child of the victim holds all its descriptors open: its death must be seen all the same. */
@@ -356,14 +362,7 @@ static int sends_and_leaves(int rank, int ranks, int out)
 
 static void send_then_leave(void **state)
 {
-    world w;
-    for (int k = 0; k < 1 + built_with("tcp"); k++) {
-        setenv("HOCKET_TRANSPORT", k ? "tcp" : "auto", 1);
-        start(&w, 2, sends_and_leaves);
-        finish(&w);
-        for (int r = 0; r < 2; r++) expect(&w, r, FINE, NULL);
-    }
-    unsetenv("HOCKET_TRANSPORT");
+    all_fine(2, sends_and_leaves);
 }
 
 static int just_exits(int rank, int ranks, int out)
@@ -401,14 +400,7 @@ static int again_and_again(int rank, int ranks, int out)
 
 static void init_again(void **state)
 {
-    world w;
-    for (int k = 0; k < 1 + built_with("tcp"); k++) {
-        setenv("HOCKET_TRANSPORT", k ? "tcp" : "auto", 1);
-        start(&w, 3, again_and_again);
-        finish(&w);
-        for (int r = 0; r < 3; r++) expect(&w, r, FINE, NULL);
-    }
-    unsetenv("HOCKET_TRANSPORT");
+    all_fine(3, again_and_again);
 }
 
 /* Ids go through a pipe here, as through any other means. */
