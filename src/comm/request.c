@@ -22,6 +22,14 @@ static hk_status usable(hk_request **request, const char *call)
     return *request ? hki_comm_usable((*request)->comm) : HK_OK;
 }
 
+/* The same for a call that waits, which callbacks may not. */
+static hk_status waitable(hk_request **request, const char *call)
+{
+    const hk_status status = usable(request, call);
+    if (status || !*request || !hki_in_callback()) return status;
+    return hki_error((*request)->comm, HK_INVALID, "a wait in a callback would hold up what it waits for");
+}
+
 HK_API hk_status hk_test(hk_request **request, int *done)
 {
     hk_status status = usable(request, "hk_test");
@@ -42,7 +50,6 @@ HK_API hk_status hk_test(hk_request **request, int *done)
 static hk_status wait_for(hk_request **request, uint64_t give_up_us)
 {
     if (!*request) return HK_OK;
-    if (hki_in_callback()) return hki_error((*request)->comm, HK_INVALID, "a wait in a callback would hold up what it waits for");
     hk_comm *comm = (*request)->comm;
     hki_engine *e = comm->engine;
     hk_status status = HK_WAIT_EXPIRED;
@@ -59,13 +66,13 @@ static hk_status wait_for(hk_request **request, uint64_t give_up_us)
 
 HK_API hk_status hk_wait(hk_request **request)
 {
-    const hk_status status = usable(request, "hk_wait");
+    const hk_status status = waitable(request, "hk_wait");
     return status ? status : wait_for(request, UINT64_MAX);
 }
 
 HK_API hk_status hk_wait_for(hk_request **request, uint64_t timeout_us)
 {
-    const hk_status status = usable(request, "hk_wait_for");
+    const hk_status status = waitable(request, "hk_wait_for");
     const uint64_t now = hki_now_us();
     return status ? status : wait_for(request, timeout_us > UINT64_MAX - now ? UINT64_MAX : now + timeout_us);
 }
@@ -99,9 +106,8 @@ HK_API hk_status hk_wait_any(hk_request **requests, size_t n, size_t *index)
     while (first < n && !requests[first]) first++;
     *index = n;
     if (first == n) return HK_OK;
-    hk_status status = usable(&requests[first], "hk_wait_any");
+    hk_status status = waitable(&requests[first], "hk_wait_any");
     if (status) return status;
-    if (hki_in_callback()) return hki_error(requests[first]->comm, HK_INVALID, "a wait in a callback would hold up what it waits for");
     hk_comm *comm = requests[first]->comm;
     hki_engine *e = comm->engine;
     any a = {requests, n, 0};

@@ -306,12 +306,12 @@ bool hki_task_quick(hk_comm *comm, hki_entry *e, const void *in, void *out, size
     if (HKI_UNLIKELY(comm->seen != NULL)) {
         t->desc = &e->desc;
         hki_seen_issued(t);
-        publish(comm, t); /* also before it runs: a peer that is done with it looks when this rank entered */
+        publish(comm, t); /* before it runs: a peer that is done with it looks when this rank entered */
     }
     begin(comm, t, e, in, out, in_bytes, out_bytes);
     /* First send what can be sent; while it travels there is time for the rest. */
     hki_run_state state = hki_run_inline(&t->run);
-    publish(comm, t);
+    if (HKI_LIKELY(!comm->seen)) publish(comm, t);
     for (uint32_t spin = comm->engine->spins; state == HKI_RUN_BLOCKED && spin; spin--) {
         state = hki_run_await(&t->run, 8);
         if (state == HKI_RUN_BLOCKED) hki_pause();

@@ -93,6 +93,14 @@ static void nap(hki_engine *e)
     hki_lock_take(&e->lock);
 }
 
+/* Have the CPU, and the lock. */
+static void let_others(hki_engine *e)
+{
+    hki_lock_give(&e->lock);
+    hki_yield();
+    hki_lock_take(&e->lock);
+}
+
 /* Moves everything until done(arg). */
 static bool drive(hki_engine *e, policy p, bool (*done)(void *), void *arg, uint64_t give_up_us)
 {
@@ -108,9 +116,7 @@ static bool drive(hki_engine *e, policy p, bool (*done)(void *), void *arg, uint
         if (idle < p.spins) {
             hki_pause();
         } else if (idle < p.spins + p.yields) {
-            hki_lock_give(&e->lock);
-            hki_yield();
-            hki_lock_take(&e->lock);
+            let_others(e);
         } else if (p.naps && calls != calls_of(e)) {
             calls = calls_of(e);
             nap(e);
@@ -127,11 +133,7 @@ static bool drive(hki_engine *e, policy p, bool (*done)(void *), void *arg, uint
         if (e->progress != seen) {
             seen = e->progress;
             idle = 0;
-            if (HKI_UNLIKELY(hki_lock_wanted(&e->lock))) {
-                hki_lock_give(&e->lock);
-                hki_yield();
-                hki_lock_take(&e->lock);
-            }
+            if (HKI_UNLIKELY(hki_lock_wanted(&e->lock))) let_others(e);
             if (++busy % CHECK_EVERY) continue;
             const uint64_t now = hki_now_us();
             hki_engine_check(e, now);

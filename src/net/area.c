@@ -464,10 +464,10 @@ static inline void send_one(shm_port *p, uint32_t peer, const void *payload, siz
     pair *q = &p->pairs[peer];
     const uint32_t seq = ++q->sent;
     line *l = &q->out[seq % HKI_SHM_LINES];
-    if (bytes == 8) memcpy(l->payload, payload, 8);
-    else if (bytes <= HKI_SHM_INLINE) hki_copy_small(l->payload, payload, bytes);
-    else if (bytes <= 2 * HKI_LINE) hki_copy_small(q->cards_out[seq % HKI_SHM_LINES].payload, payload, bytes);
-    else memcpy(q->cards_out[seq % HKI_SHM_LINES].payload, payload, bytes);
+    uint8_t *to = beside(l, q->cards_out, seq, bytes);
+    if (bytes == 8) memcpy(to, payload, 8);
+    else if (bytes <= 2 * HKI_LINE) hki_copy_small(to, payload, bytes);
+    else memcpy(to, payload, bytes);
     l->bytes = (uint32_t)bytes;
     l->place = INLINE;
     PUBLISH(p, q, &l->word, seq | fingerprint << 32);
