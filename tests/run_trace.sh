@@ -69,6 +69,11 @@ expect 0 '' 'a slow link' env HOCKET_TRACE="$work/s" "$hocket" run -n 2 --transp
 expect 0 '^all_reduce ' 'its report' "$hocket" trace "$work/s"
 awk '$1 == "all_reduce" && NF >= 10 { found = $8 > 8000 && $6 < $8 / 2 } END { exit !found }' "$work/out" || fail "a slow link: $(grep '^all_reduce' "$work/out")"
 
+# ---- Operations under way together that their caller only waits for: nothing is hidden, however long each took
+expect 0 '' 'nothing but communication' env HOCKET_TRACE="$work/c" "$hocket" run -n 2 -- "$bin/ladder" --rung comm --bucket 65536 --steps 5
+expect 0 '^all_reduce ' 'its report' "$hocket" trace "$work/c"
+awk '$1 ~ /^[01]$/ && $2 ~ /\./ { sum += $6 } END { exit !(sum / 2 < 50) }' "$work/out" || fail "hidden by nothing: $(sed -n 3,6p "$work/out")"
+
 # ---- Ranks that were killed leave what they had written
 expect 124 '' 'a run that is ended' env HOCKET_TRACE="$work/k" "$hocket" run -n 2 --timeout 1500ms -- "$hocket" perf all_reduce -b 256M -e 1G
 expect 2 'its end is missing after [0-9]* events' 'its file' "$hocket" trace "$work/k"

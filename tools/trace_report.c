@@ -64,28 +64,30 @@ static uint64_t covered(interval *v, size_t n)
 }
 
 typedef struct shares {
-    uint64_t operating, durations, inside, in_spans, sent, sent_tcp;
+    uint64_t operating, hidden, inside, in_spans, sent, sent_tcp; /* hidden: operating, and no caller inside hocket */
 } shares;
 
 static shares shares_of(const trace_job *j, uint32_t owner)
 {
     shares s = {0};
-    size_t room = 0, operations = 0, spans = 0;
+    size_t room = 0, operations = 0, spans = 0, calls = 0;
     for (size_t i = 0; i < j->nfiles; i++) room += j->files[i].owner == owner ? j->files[i].head.events : 0;
-    interval *op = tool_alloc(room * sizeof *op), *span = tool_alloc(room * sizeof *span);
+    interval *op = tool_alloc(room * sizeof *op), *span = tool_alloc(room * sizeof *span), *call = tool_alloc(room * sizeof *call);
     for (size_t i = 0; i < j->nfiles; i++)
         for (size_t k = 0; j->files[i].owner == owner && k < j->files[i].head.events; k++) {
             const hk_tool_event *e = &j->files[i].events[k];
             const interval when = {e->begin_ns, e->end_ns};
-            if (e->kind == HK_EVENT_OPERATION) op[operations++] = when, s.durations += e->end_ns - e->begin_ns;
+            if (e->kind == HK_EVENT_OPERATION) op[operations++] = when;
             else if (e->kind == HK_EVENT_SPAN) span[spans++] = when;
-            else if (e->kind == HK_EVENT_CALL || e->kind == HK_EVENT_ISSUE) s.inside += e->end_ns - e->begin_ns;
+            else if (e->kind == HK_EVENT_CALL || e->kind == HK_EVENT_ISSUE) call[calls++] = when, s.inside += when.to - when.from;
             else if (e->kind == HK_EVENT_SENT) s.sent += e->bytes, s.sent_tcp += strcmp(e->name, "tcp") ? 0 : e->bytes;
         }
     s.operating = covered(op, operations);
     s.in_spans = covered(span, spans);
-    free(op);
-    free(span);
+    const uint64_t called = covered(call, calls);
+    memcpy(op + operations, call, calls * sizeof *op); /* of one event each, so there is room */
+    s.hidden = covered(op, operations + calls) - called;
+    free(op), free(span), free(call);
     return s;
 }
 
@@ -99,10 +101,10 @@ static void ranks(const trace_job *j, const trace_options *o, FILE *to)
         const shares s = shares_of(j, k);
         const double wall = (double)(w->to - w->from), seconds = (double)s.operating / 1e9;
         const uint64_t sent = s.sent_tcp ? s.sent_tcp : s.sent;
-        const double rate = seconds > 0 ? (double)sent / seconds : 0,
-                     overlap = s.durations > s.inside ? 1 - (double)s.inside / (double)s.durations : 0;
+        const double rate = seconds > 0 ? (double)sent / seconds : 0;
         fprintf(to, "%-6u %9.3f %9.1f %13.1f %10.1f %10.1f %11.2f %9.3f", w->rank, wall / 1e9, percent((double)s.in_spans, wall),
-                percent((double)s.operating, wall), percent((double)s.inside, wall), 100 * overlap, (double)s.sent / 1e6, rate / 1e9);
+                percent((double)s.operating, wall), percent((double)s.inside, wall),
+                percent((double)s.hidden, (double)s.operating), (double)s.sent / 1e6, rate / 1e9);
         if (o->link) fprintf(to, "  %7.1f", percent(rate, (double)o->link));
         fprintf(to, "  %s, %d\n", w->host, w->pid);
     }
