@@ -604,6 +604,13 @@ static int registers(int rank, int ranks, int out)
     NEED(hk_mem_deregister(comm, y) == HK_OK && hk_mem_deregister(comm, y) == HK_INVALID);
     for (int i = 0; i < FLOATS; i++) NEED(y[i] == (float)(rank + 1) * (float)(i % 1000) + 11);
     NEED(checked(comm, y, z, 12) == 0);
+    /* While an operation is under way its memory stays where it is; other memory may come and go. */
+    hk_request *request;
+    NEED(hk_recv(z, FLOATS, HK_F32, (rank + ranks - 1) % ranks, comm, NULL, &request) == HK_OK);
+    NEED(hk_mem_register(comm, z, BYTES) == HK_INVALID && strstr(hk_last_error(comm), "under way"));
+    NEED(hk_mem_register(comm, y, BYTES) == HK_OK && hk_mem_deregister(comm, y) == HK_OK);
+    NEED(hk_send(x, FLOATS, HK_F32, (rank + 1) % ranks, comm, NULL, NULL) == HK_OK && hk_wait(&request) == HK_OK);
+    for (int i = 0; i < FLOATS; i++) NEED(z[i] == (float)((rank + ranks - 1) % ranks + 1) * (float)(i % 1000) + 9);
     free(odd);
     free(z);
     return hk_comm_destroy(comm) ? FAILED : FINE;

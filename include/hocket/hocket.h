@@ -262,10 +262,11 @@ HK_API void hk_event_destroy(hk_event *event);
 HK_API hk_status hk_mem_alloc(hk_comm *comm, size_t bytes, void **ptr);
 HK_API hk_status hk_mem_free(hk_comm *comm, void *ptr);
 /* The same for memory the program already has, from malloc say: its whole pages are moved, contents and address kept (the rest of
- * [ptr, ptr + bytes) is used as before). No thread may write there during the call, and no operation may use it. HK_UNSUPPORTED with the
- * reason where it cannot be: on a stack, in a file, shared, less than a page, ranks that are threads. It ends with
- * hk_mem_deregister, or when the memory is freed: that is noticed, and what is later at that address is not taken for it. Its pages are
- * given back to the system only by hk_mem_deregister (before free), or at the end of the process. After fork() the child shares them. */
+ * [ptr, ptr + bytes) is used as before). No thread may write there during the call; HK_INVALID while an operation uses it. HK_UNSUPPORTED
+ * with the reason where it cannot be: on a stack, in a file, shared, less than a page, ranks that are threads. It ends with
+ * hk_mem_deregister, to which the same applies, or when the memory is freed: that is noticed, and what is later at that address is not
+ * taken for it. Its pages are given back to the system only by hk_mem_deregister (before free), or at the end of the process. After fork()
+ * the child shares them. */
 HK_API hk_status hk_mem_register(hk_comm *comm, void *ptr, size_t bytes);
 HK_API hk_status hk_mem_deregister(hk_comm *comm, void *ptr);
 

@@ -29,9 +29,12 @@ HK_API hk_status hk_mem_free(hk_comm *comm, void *ptr)
     return status;
 }
 
-static hk_status not_while_used(hk_comm *comm, const char *call)
+/* Does an operation of any communicator of this process? The lock is held. */
+static hk_status not_while_used(hk_comm *comm, const void *ptr, size_t bytes, const char *call)
 {
-    return comm->unfinished ? hki_error(comm, HK_INVALID, "%s: operations are under way: wait for them first", call) : HK_OK;
+    for (const hk_comm *c = comm->engine->comms; c; c = c->next)
+        if (hki_tasks_use(c, ptr, bytes)) return hki_error(comm, HK_INVALID, "%s: an operation on that memory is under way: wait for it first", call);
+    return HK_OK;
 }
 
 HK_API hk_status hk_mem_register(hk_comm *comm, void *ptr, size_t bytes)
@@ -41,7 +44,7 @@ HK_API hk_status hk_mem_register(hk_comm *comm, void *ptr, size_t bytes)
     if (!ptr || bytes > SIZE_MAX / 2) return hki_error(comm, HK_INVALID, "hk_mem_register: %s", ptr ? "bytes exceed the address space" : "ptr is NULL");
     hki_engine *e = comm->engine;
     hki_lock_take(&e->lock);
-    status = not_while_used(comm, "hk_mem_register");
+    status = not_while_used(comm, ptr, bytes, "hk_mem_register");
     const char *why = status ? NULL : hki_segment_adopt(e->segment, ptr, bytes);
     e->shares_memory |= !status && !why;
     hki_lock_give(&e->lock);
@@ -53,7 +56,8 @@ HK_API hk_status hk_mem_deregister(hk_comm *comm, void *ptr)
     hk_status status = hki_comm_usable(comm);
     if (status || !ptr) return status;
     hki_lock_take(&comm->engine->lock);
-    status = not_while_used(comm, "hk_mem_deregister");
+    const size_t bytes = hki_segment_adopted(comm->engine->segment, ptr);
+    status = not_while_used(comm, ptr, bytes, "hk_mem_deregister");
     const bool found = !status && hki_segment_disown(comm->engine->segment, ptr);
     hki_lock_give(&comm->engine->lock);
     return found || status ? status : hki_error(comm, HK_INVALID, "hk_mem_deregister: not a pointer that hk_mem_register was given");

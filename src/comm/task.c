@@ -106,6 +106,13 @@ static bool touch(const uint8_t *a, size_t an, const uint8_t *b, size_t bn)
     return an && bn && (uintptr_t)a < (uintptr_t)b + bn && (uintptr_t)b < (uintptr_t)a + an;
 }
 
+bool hki_tasks_use(const hk_comm *comm, const void *memory, size_t bytes)
+{
+    for (const hk_request *t = comm->tasks; t; t = t->next)
+        if (!t->finished && (touch(t->in, t->in_bytes, memory, bytes) || touch(t->out, t->out_bytes, memory, bytes))) return true;
+    return false;
+}
+
 /* Read and read may go on together; anything with a write may not. Members of a group are one operation: no order among them. */
 static bool conflict(const hk_request *a, const hk_request *b)
 {

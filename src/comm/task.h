@@ -143,6 +143,7 @@ void hki_task_settle(hk_request *);
 void hki_task_recycle(hk_request *);
 /* Makes sure that a task of that program finds its working memory on any channel: what can fail fails before anything is submitted. */
 bool hki_task_prepare(hk_comm *, hki_entry *);
+bool hki_tasks_use(const hk_comm *, const void *memory, size_t bytes); /* Does any unfinished task? */
 bool hki_task_clear(hk_request *); /* its events and those of earlier tasks have come, and none of these uses overlapping memory */
 bool hki_comm_pump(hk_comm *);           /* true if anything moved */
 

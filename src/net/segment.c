@@ -196,11 +196,24 @@ const char *hki_segment_adopt(hki_segment *s, void *ptr, size_t bytes)
     return NULL;
 }
 
-bool hki_segment_disown(hki_segment *s, void *ptr)
+/* Where the alias of a call with that ptr hangs; NULL there: there is none. */
+static hki_alias **alias_of(hki_segment *s, const void *ptr)
 {
     const uint8_t *first = (const uint8_t *)hki_round_up((uintptr_t)ptr, hki_page());
     hki_alias **at = &s->aliases;
     while (*at && (*at)->at != first) at = &(*at)->next;
+    return at;
+}
+
+size_t hki_segment_adopted(hki_segment *s, const void *ptr)
+{
+    const hki_alias *a = *alias_of(s, ptr);
+    return a ? a->bytes : 0;
+}
+
+bool hki_segment_disown(hki_segment *s, void *ptr)
+{
+    hki_alias **at = alias_of(s, ptr);
     if (!*at) return false;
     const hki_alias a = **at;
     const bool ours = holds(s, &a);

@@ -67,7 +67,9 @@ bool hki_segment_has(hki_segment *, const void *ptr, size_t bytes);
 /* Moves the whole pages of [ptr, ptr + bytes) into the segment, contents and address kept. No other thread may write there meanwhile.
  * NULL on success, else why not. */
 const char *hki_segment_adopt(hki_segment *, void *ptr, size_t bytes);
-/* Moves them back; false: none of [ptr, ...) was moved here by a call with that ptr. */
+/* How many bytes a call with that ptr moved; 0: there was none. */
+size_t hki_segment_adopted(hki_segment *, const void *ptr);
+/* Moves them back; false: there was no call with that ptr. */
 bool hki_segment_disown(hki_segment *, void *ptr);
 
 static inline hki_segment_head *hki_segment_head_of(const uint8_t *base) { return (hki_segment_head *)(uintptr_t)base; }
