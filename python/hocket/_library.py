@@ -58,6 +58,8 @@ _FUNCTIONS: dict[str, tuple[object, list[object]]] = {
     "hk_comm_create_group": (_I, [_P, _P, _I, _I, _P]),
     "hk_comm_destroy": (_I, [_P]),
     "hk_comm_abort": (_I, [_P]),
+    "hk_mem_register": (_I, [_P, _P, _N]),
+    "hk_mem_deregister": (_I, [_P, _P]),
     "hk_comm_rank": (_I, [_P]),
     "hk_comm_ranks": (_I, [_P]),
     "hk_all_reduce": (_I, [_P, _P, _N, _I, _OP, *_TAIL]),

@@ -8,6 +8,6 @@ from pathlib import Path
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 sys.path.insert(0, str(Path(__file__).parent))
 try:
-    import torch  # noqa: F401
+    import torch._dynamo  # noqa: F401  which every optimizer imports, for a second or more
 except ImportError:
     pass

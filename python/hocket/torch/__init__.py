@@ -15,8 +15,9 @@ from typing import Any
 import torch.distributed as dist
 
 from ._group import Options, create
+from ._memory import empty, empty_like, register_, register_ddp_buckets, zeros
 
-__all__ = ["Options", "monitored_barrier", "set_default"]
+__all__ = ["Options", "empty", "empty_like", "monitored_barrier", "register_", "register_ddp_buckets", "set_default", "zeros"]
 
 
 def _register() -> None:

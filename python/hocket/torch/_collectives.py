@@ -55,6 +55,7 @@ class Collectives:
         self._standing_us = 0
         self._standing: int | None = None
         self._local = threading.local()
+        self._buckets: Any = None  # _memory.Buckets where DDP's are to be registered
         self._collecting = 0  # threads between start_coalescing and end_coalescing
         hold = handle.lib.hold
         self._all_reduce = hold.hk_all_reduce
@@ -121,6 +122,8 @@ class Collectives:
             return self._allreduce_any(tensors, opts)
         at = t.data_ptr()
         if self._collecting or getattr(opts, "asyncOp", True) or _profiled():
+            if self._buckets is not None:
+                self._buckets.see(t)
             return self._go(opts, self._all_reduce, (at, at, t.numel(), code, op), tensors)
         # The commonest call, as short as it can be: a small all_reduce is mostly interpreter.
         limit = opts.timeout

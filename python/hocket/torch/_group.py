@@ -22,7 +22,8 @@ from torch._C import _distributed_c10d as _c10d
 
 from .. import _comm
 from .._handle import Handle
-from . import _work
+from .._memory import Memory
+from . import _memory, _work
 from ._collectives import Collectives
 from ._errors import BY_STATUS
 
@@ -48,6 +49,7 @@ class Group(Collectives):
         self._name, self._desc = str(o.group_id), "undefined"
         self._store, self._timeout = o.store, o.timeout
         self._barriers = 0
+        self.memory = Memory(handle)
         _groups.add(self)
 
     def getBackendName(self) -> str:
@@ -82,7 +84,21 @@ class Group(Collectives):
     def shutdown(self) -> None:
         """Waits for what is under way, at most CLOSE_SECONDS, and frees. Idempotent; nothing in a child of fork."""
         if os.getpid() == self._pid:
-            self._handle.destroy(min(CLOSE_SECONDS, self._timeout.total_seconds()))
+            seconds = min(CLOSE_SECONDS, self._timeout.total_seconds())
+            if self._handle.finish(seconds):
+                self.memory.close()
+            self._handle.destroy(seconds)
+
+    def supports_tensor_alloc(self, device: Any) -> bool:
+        return torch.device(device).type == "cpu"
+
+    def allocate_tensor(self, size: int, *, dtype: torch.dtype, device: Any = None) -> torch.Tensor:
+        """A tensor of ``size`` elements, uninitialized, in memory that ranks on this host see: see hocket.torch.empty."""
+        return _memory.allocate(self.memory, size, dtype)
+
+    def watch_buckets(self) -> None:
+        """See hocket.torch.register_ddp_buckets."""
+        self._buckets = _memory.Buckets(self.memory)
 
     def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False) -> None:
         """A barrier through the store, so that it can tell who is missing: see hocket.torch.monitored_barrier."""
