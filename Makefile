@@ -5,7 +5,7 @@ CMAKE_FLAGS ?=
 PREFIX ?= /usr/local
 export CTEST_OUTPUT_ON_FAILURE = 1
 
-.PHONY: all setup demo check python asan ubsan tsan sanitized bench ladder lab lab-check install tidy fmt bless fuzz docs clean
+.PHONY: all setup demo check python wheel asan ubsan tsan sanitized bench ladder lab lab-check install tidy fmt bless fuzz docs clean
 
 all: setup
 	@cmake -S . -B $(BUILD) -G Ninja $(CMAKE_FLAGS) > $(BUILD).log 2>&1 || { cat $(BUILD).log; exit 1; }
@@ -54,6 +54,10 @@ install: all
 # build/venv: hocket for Python, and CPU torch if it can be had. From then on `make check` runs the tests of the Python package too.
 python: setup
 	@scripts/python $(BUILD)
+
+# build/dist/hocket-*.whl, tried in an empty environment elsewhere.
+wheel: setup
+	@scripts/wheel $(BUILD)
 
 tidy: all
 	@scripts/tidy $(BUILD)
