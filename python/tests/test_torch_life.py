@@ -190,8 +190,23 @@ def forked(rank, ranks, place):
     dist.destroy_process_group()
 
 
+def mixed(rank, ranks, place):
+    start(rank, ranks, place, name="cpu:hocket,cuda:gloo")
+    cpu = dist.group.WORLD._get_backend(torch.device("cpu"))
+    beside = hocket.torch._group._Beside
+    assert isinstance(cpu, beside if beside is not None else hocket.torch._group.ProcessGroup)
+    x = torch.ones(5)
+    dist.all_reduce(x)
+    work = dist.all_reduce(x, async_op=True)
+    assert work.wait() and (x == ranks**2).all() and (work.get_future().wait()[0] == ranks**2).all()
+    dist.all_reduce(x, group=dist.new_group(list(range(ranks))))
+    assert (x == ranks**3).all() and len(hocket.torch.empty(9999)) == 9999
+    hocket.torch.monitored_barrier()
+    dist.destroy_process_group()
+
+
 @pytest.mark.parametrize("body, ranks", [(works, 2), (works, 3), (limit, 2), (mismatch, 2), (ddp_fails, 2), (abort, 2), (missing, 4),
-                                         (interrupted, 2), (forked, 2)])
+                                         (interrupted, 2), (forked, 2), (mixed, 2)])
 def test(body, ranks, tmp_path):
     run(ranks, tmp_path, body)
 

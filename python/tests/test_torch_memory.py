@@ -70,7 +70,7 @@ def fresh(rank, ranks, place):
     assert not seen(ht.empty(10))  # not worth it
     sums(ht.empty(10), rank, ranks)
     # What is dropped is used again, and what is kept is no more than was in use at once.
-    memory = dist.group.WORLD.memory
+    memory = ht._memory.of(None, "a test").memory
     gc.collect()
     places = set()
     for _ in range(10):
@@ -115,7 +115,7 @@ def moved(rank, ranks, place):
     sums(whole[1], rank, ranks)
     assert (whole[0] == 0).all() and (whole[2:] == 0).all()
     # When the storage dies so does this; what is at the address afterwards is nobody's. On one rank only.
-    memory = dist.group.WORLD.memory
+    memory = ht._memory.of(None, "a test").memory
     known = len(memory._mine)
     for _ in range(5):
         x = ht.register_(torch.zeros(MANY)) if rank == 0 else torch.zeros(MANY)
@@ -173,7 +173,7 @@ def train(model, rank, steps):
 
 def buckets(rank, ranks, place):
     start(rank, ranks, place)
-    memory = dist.group.WORLD.memory
+    memory = ht._memory.of(None, "a test").memory
     for more in ({}, {"gradient_as_bucket_view": True}, {"bucket_cap_mb": 0.1}):
         want = train(DDP(net(), **more), rank, 6)
         model = DDP(net(), **more)
@@ -208,7 +208,7 @@ def sharded(rank, ranks, place):
         return train(model, rank, 5)
 
     want = losses(False)
-    memory = dist.group.WORLD.memory
+    memory = ht._memory.of(None, "a test").memory
     assert memory._most == 0
     assert losses(True) == want
     assert memory._most > 256 * 256 * 4

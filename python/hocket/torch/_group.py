@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The group as torch sees it, in two shapes, and how it comes to be.
 
-Until torch 2.13 a backend in Python is a ProcessGroup, which then is the group; later it can be a Backend inside torch's own. Which one
-is found by trying.
+A backend in Python is a ProcessGroup, which then is the group, whatever other devices were named beside; from torch 2.14 on it can be a
+Backend inside torch's own group instead. There C++ stands between the program and its Work, and knows neither is_completed nor source_rank
+of it. So it is a Backend only in a group that has other devices too.
 
 A group is made by hk_comm_create_group from the default group if that is hocket's, which takes no message and no order between groups;
 otherwise by an id through torch's store.
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import sys
 import weakref
 from datetime import timedelta
 from typing import Any
@@ -136,10 +138,11 @@ def _leave() -> None:
 
 
 class ProcessGroup(Group, _c10d.ProcessGroup):
-    """The shape for torch until 2.13."""
+    """The shape of a group for the CPU alone, and of every group until torch 2.13."""
 
     bound_device_id = None
-    supports_splitting = supports_coalescing = supports_time_estimate = supports_shrinking = supports_reconfigure = supports_window = False
+    supports_splitting = supports_time_estimate = supports_shrinking = supports_reconfigure = supports_window = False
+    supports_coalescing = True
 
     def __init__(self, o: Any, handle: Handle, limit: timedelta | None) -> None:
         _c10d.ProcessGroup.__init__(self, o.group_rank, o.group_size)
@@ -192,11 +195,11 @@ def _takes_backends() -> bool:
     return True
 
 
-_Shape: Any = ProcessGroup
+_Beside: Any = None
 if _takes_backends():
 
     class Backend(Group, _c10d.Backend):
-        """The shape for later versions of torch."""
+        """The shape in a group that has other devices too."""
 
         supports_splitting = supports_time_estimate = supports_shrinking = False
         supports_coalescing = True
@@ -209,7 +212,14 @@ if _takes_backends():
         def options(self) -> Any:
             return _c10d.Backend.Options("hocket", self._timeout)
 
-    _Shape = Backend
+    _Beside = Backend
+
+
+def _shape() -> Any:
+    """Of the group that torch is making: it tells nothing of other devices, so its own variable is asked."""
+    frame = sys._getframe(2)
+    config = frame.f_locals.get("backend_config") if _Beside is not None else None
+    return _Beside if config is not None and len(config.get_device_backend_map()) > 1 else ProcessGroup
 
 
 # ---- Making one
@@ -233,11 +243,11 @@ def members_rank() -> int:
 def create(o: Any, pg_options: Any = None) -> Any:
     """What torch calls on the members of a new group. Raises BootFailed, naming who is missing; Invalid."""
     global _world
-    members = list(o.global_ranks_in_group)
+    members, shape = list(o.global_ranks_in_group), _shape()
     parent = _parent(members)
     if parent is not None and pg_options is None:
-        return _Shape(o, _derived(parent, members), o.timeout if o.timeout != parent._timeout else None)
-    group = _Shape(o, _met(o, pg_options), None)
+        return shape(o, _derived(parent, members), o.timeout if o.timeout != parent._timeout else None)
+    group = shape(o, _met(o, pg_options), None)
     if not members:
         _world = weakref.ref(group)
     return group
