@@ -14,6 +14,7 @@ from typing import Any
 
 import torch.distributed as dist
 
+from ._compile import leave_alone
 from ._group import Options, create
 from ._memory import empty, empty_like, register_, register_ddp_buckets, zeros
 
@@ -39,4 +40,5 @@ def monitored_barrier(group: Any = None, timeout: timedelta | None = None, wait_
     group.monitored_barrier(timeout, wait_all_ranks)
 
 
+leave_alone("hocket")
 _register()
