@@ -268,7 +268,10 @@ def groups(rank, ranks):
     dist.barrier()
     from torch.distributed.device_mesh import init_device_mesh
     mesh = init_device_mesh("cpu", (ranks,))
-    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+    try:
+        from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+    except ImportError:  # torch 2.4
+        from torch.distributed._tensor import Replicate, Shard, distribute_tensor
     whole = torch.arange(ranks * 2.0)
     d = distribute_tensor(whole, mesh, [Shard(0)])
     assert torch.equal(d.redistribute(mesh, [Replicate()]).to_local(), whole)

@@ -19,6 +19,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP  # noqa: E402
 import hocket  # noqa: E402
 import hocket.torch as ht  # noqa: E402
 
+pytestmark = pytest.mark.skipif(ht._work._OLD, reason="before torch 2.7 tensors of the latest operations live longer")
 MANY = 1 << 18
 
 

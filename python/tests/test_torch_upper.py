@@ -50,7 +50,12 @@ def compiled(rank, ranks, place):
 
 def checkpoint(rank, ranks, place):
     from torch.distributed import checkpoint as dcp
-    from torch.distributed.tensor import Shard, distribute_tensor, init_device_mesh
+    from torch.distributed.device_mesh import init_device_mesh
+
+    try:
+        from torch.distributed.tensor import Shard, distribute_tensor
+    except ImportError:  # torch 2.4
+        from torch.distributed._tensor import Shard, distribute_tensor
 
     start(rank, ranks, place)
     mesh = init_device_mesh("cpu", (ranks,))

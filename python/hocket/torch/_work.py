@@ -10,6 +10,7 @@ operation (PowerSGD's does).
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections import deque
 from datetime import timedelta
@@ -23,8 +24,10 @@ from torch.futures import Future
 from .._handle import Request
 
 _ZERO = timedelta(0)
-# Before 2.7 C++ does not keep a Python Work alive that it was given.
-_kept: deque[Any] | None = deque(maxlen=65536) if tuple(int(v) for v in torch.__version__.split(".")[:2]) < (2, 7) else None
+# Before 2.7 C++ does not keep a Python Work alive that it was given, so the latest are kept, the results of a few only.
+_OLD = tuple(int(v) for v in torch.__version__.split(".")[:2]) < (2, 7)
+_kept: deque[HocketWork] = deque(maxlen=65536)
+_fresh: deque[HocketWork] = deque()
 
 
 class _Finished:
@@ -118,9 +121,21 @@ def work(request: Any, result: list[torch.Tensor], source: Any = None) -> Hocket
     w._result = result
     if source is not None:
         w._source = source
-    if _kept is not None:
-        _kept.append(w)
+    if _OLD:
+        _keep(w)
     return w
+
+
+def _keep(w: HocketWork) -> None:
+    _fresh.append(w)
+    if len(_fresh) > 16:
+        old = _fresh.popleft()
+        if not old._request.done:
+            _fresh.append(old)
+        else:
+            if sys.getrefcount(old) == 2:  # ours and getrefcount's: C++ at most may wait for it still
+                old._result = []
+            _kept.append(old)
 
 
 DONE = work(None, [])  # for calls that ended before they returned, whose caller wants no result
