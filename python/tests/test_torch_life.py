@@ -239,15 +239,43 @@ def test_exit_without_destroy(tmp_path):
 
 def profiled(rank, ranks, place):
     start(rank, ranks, place)
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as p:
+    with torch.autograd.profiler.profile(record_shapes=True) as p:
         dist.all_reduce(torch.ones(3))
-        dist.broadcast(torch.ones(3), 0, async_op=True).wait()
-    assert {"hocket:all_reduce", "hocket:broadcast"} <= {e.name for e in p.events()}
+        dist.broadcast(torch.ones(2, 3), 0, async_op=True).wait()
+        w = dist.all_reduce(torch.ones(4), async_op=True)
+        assert w.get_future().wait()[0][0] == ranks
+        dist.all_gather([torch.empty(r + 1) for r in range(ranks)], torch.ones(rank + 1))
+        dist.all_gather_object([None] * ranks, rank)
+        if rank == 0:
+            dist.send(torch.ones(5), 1)
+        elif rank == 1:
+            dist.recv(torch.ones(5))
+        w.wait()
+    seen = [(e.name, e.input_shapes, e.is_async) for e in p.function_events if e.name.startswith("hocket:")]
+    assert all(is_async for _, _, is_async in seen), seen
+    shapes = [(name, shape) for name, shape, _ in seen]
+    for expected in (("all_reduce", [[3]]), ("broadcast", [[2, 3]]), ("all_reduce", [[4]]), ("all_gather", [[rank + 1]])):
+        assert ("hocket:" + expected[0], expected[1]) in shapes
+    assert rank > 1 or ("hocket:send" if rank == 0 else "hocket:recvAnySource", [[5]]) in shapes
+    # Operations that outlast the profiler, and one that ends badly under it.
+    with torch.autograd.profiler.profile():
+        late = [dist.irecv(torch.zeros(1), (rank - 1) % ranks, tag=k) for k in range(20)]
+    with torch.autograd.profiler.profile():
+        for k in range(20):
+            dist.send(torch.ones(1), (rank + 1) % ranks, tag=k)
+        for w in late:
+            w.wait()
+        hocket.torch.monitored_barrier()
+        with pytest.raises(hocket.Aborted):
+            w = dist.irecv(torch.zeros(1), (rank - 1) % ranks)
+            if rank == 0:
+                dist.group.WORLD.abort()
+            w.wait()
     dist.destroy_process_group()
 
 
 def test_profiler(tmp_path):
-    run(2, tmp_path, profiled)
+    run(3, tmp_path, profiled)
 
 
 def over_tcp(rank, ranks, place):

@@ -12,19 +12,19 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from datetime import timedelta
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch._C import _distributed_c10d as _c10d
-from torch.profiler import record_function
 
 from .._handle import Handle
 from .._library import Options
 from ._errors import Invalid
 from ._tensors import MAX, NUMBERS, OPS, Post, alike, check, joined, movable, reduction, sizes, source, spread, target
-from ._work import DONE, HocketWork, work
+from ._work import DONE, HocketWork, event, work
 
 LT = list[Tensor]
 LLT = list[list[Tensor]]
@@ -44,6 +44,7 @@ class Collectives:
     """The operations. ``_begin`` must have been called. May be used from several threads."""
 
     _handle: Handle
+    _title = "hocket"  # of events under a profiler
 
     def _begin(self, handle: Handle, timeout: timedelta | None) -> None:
         """``timeout``: limit of each operation where it is not the communicator's own."""
@@ -81,14 +82,17 @@ class Collectives:
         return self._standing if limit is None or limit.days < 0 else self._limited(_us(limit))
 
     def _go(self, opts: Any, function: Callable[..., int], call: tuple[Any, ...], result: LT, keep: Any = None, post: Post | None = None,
-            options: int | None = -1, source: Any = None) -> HocketWork:
-        """Issues, or with asyncOp False runs, one operation. Under a profiler it is seen as hocket:all_reduce and so on."""
+            options: int | None = -1, source: Any = None, inputs: LT | None = None, name: str = "") -> HocketWork:
+        """Issues, or with asyncOp False runs, one operation. Under a profiler it is seen as hocket:all_reduce and so on, with the shapes of
+        ``inputs`` (None: of ``result``).
+        """
         if options == -1:
             options = self._options(opts)
-        if _profiled():
-            with record_function(f"hocket:{function.__name__.removeprefix('hk_')}"):
-                return self._issue(opts, function, call, result, keep, post, options, source)
-        return self._issue(opts, function, call, result, keep, post, options, source)
+        if not _profiled():
+            return self._issue(opts, function, call, result, keep, post, options, source)
+        name = name or function.__name__.removeprefix("hk_").removesuffix("_v")
+        with event(f"{self._title}:{name}", result if inputs is None else inputs):
+            return self._issue(opts, function, call, result, keep, post, options, source)
 
     def _issue(self, opts: Any, function: Callable[..., int], call: tuple[Any, ...], result: LT, keep: Any, post: Post | None,
                options: int | None, source: Any) -> HocketWork:
@@ -160,10 +164,11 @@ class Collectives:
             calls.append((self._all_reduce, *call, options))
             keep.append(x)
             posts.append(post)
-        return self._together(opts, calls, keep, posts, tensors)
+        return self._together(opts, calls, keep, posts, tensors, tensors, "hk_all_reduce")
 
-    def _together(self, opts: Any, calls: list[tuple[Any, ...]], keep: Any, posts: Sequence[Post | None], result: LT) -> HocketWork:
-        """Several operations behind one Work."""
+    def _together(self, opts: Any, calls: list[tuple[Any, ...]], keep: Any, posts: Sequence[Post | None], result: LT, inputs: LT,
+                  name: str = "") -> HocketWork:
+        """Several operations behind one Work. Without a ``name`` a profiler has seen each of them already."""
         some = [p for p in posts if p is not None]
 
         def after() -> None:
@@ -176,9 +181,10 @@ class Collectives:
             collected.extend((call, None, None, []) for call in calls[1:])
             collected.append((calls[0], (keep, result), after if some else None, result))
             return work(None, result)
-        request = self._handle.submit_group(calls, keep=(keep, result), post=after if some else None)
-        if not getattr(opts, "asyncOp", True):
-            request.wait()
+        with event(f"{self._title}:{name.removeprefix('hk_')}", inputs) if name and _profiled() else nullcontext():
+            request = self._handle.submit_group(calls, keep=(keep, result), post=after if some else None)
+            if not getattr(opts, "asyncOp", True):
+                request.wait()
         return work(request, result)
 
     def reduce(self, tensors: LT | Tensor, opts: Any = None) -> HocketWork:
@@ -205,15 +211,17 @@ class Collectives:
         at, held = joined(parts)
         y, post = target(out, False)
         if len(set(counts)) == 1:
-            return self._go(opts, self._call("hk_reduce_scatter"), (at, y.data_ptr(), counts[0] * of, code, op), outs, (held, y), post)
+            return self._go(opts, self._call("hk_reduce_scatter"), (at, y.data_ptr(), counts[0] * of, code, op), outs, (held, y), post,
+                            inputs=parts)
         array, place = sizes(counts, of)
-        return self._go(opts, self._call("hk_reduce_scatter_v"), (at, y.data_ptr(), place, None, code, op), outs, (held, y, array), post)
+        return self._go(opts, self._call("hk_reduce_scatter_v"), (at, y.data_ptr(), place, None, code, op), outs, (held, y, array), post,
+                        inputs=parts)
 
     def reduce_scatter_single(self, out: Tensor, in_: Tensor, opts: Any = None) -> HocketWork:
         """out becomes chunk ``rank`` of the reduction of in_, both taken as flat."""
         opts = opts if opts is not None else _c10d.ReduceScatterOptions()
         call, keep, post = self._reduce_scattered(out, in_, opts)
-        return self._go(opts, self._call("hk_reduce_scatter"), call, [out], keep, post)
+        return self._go(opts, self._call("hk_reduce_scatter"), call, [out], keep, post, inputs=[in_])
 
     def _reduce_scattered(self, out: Tensor, in_: Tensor, opts: Any) -> tuple[tuple[Any, ...], Any, Post | None]:
         alike([out, in_], "reduce_scatter_tensor")
@@ -226,15 +234,15 @@ class Collectives:
     def reduce_scatter_single_coalesced(self, outs: LT, ins: LT, opts: Any = None) -> HocketWork:
         """Pairwise."""
         opts = opts if opts is not None else _c10d.ReduceScatterOptions()
-        return self._pairs("hk_reduce_scatter", [self._reduce_scattered(o, i, opts) for o, i in zip(outs, ins)], outs, opts)
+        return self._pairs("hk_reduce_scatter", [self._reduce_scattered(o, i, opts) for o, i in zip(outs, ins)], outs, ins, opts)
 
-    def _pairs(self, name: str, issued: list[tuple[tuple[Any, ...], Any, Post | None]], outs: LT, opts: Any) -> HocketWork:
+    def _pairs(self, name: str, issued: list[tuple[tuple[Any, ...], Any, Post | None]], outs: LT, ins: LT, opts: Any) -> HocketWork:
         options, function = self._options(opts), self._call(name)
         if len(issued) == 1:
             call, keep, post = issued[0]
-            return self._go(opts, function, call, outs, keep, post)
+            return self._go(opts, function, call, outs, keep, post, inputs=ins)
         return self._together(opts, [(function, *call, options) for call, _, _ in issued], [k for _, k, _ in issued], [p for _, _, p in issued],
-                              outs)
+                              outs, ins, name)
 
     # ---- Movement
 
@@ -273,9 +281,11 @@ class Collectives:
         x = source(t)
         at, held, post = spread(into)
         if len(set(counts)) == 1:
-            return self._go(opts, self._call("hk_all_gather"), (x.data_ptr(), at, counts[0] * parts, code), into, (x, held), post)
+            call = (x.data_ptr(), at, counts[0] * parts, code)
+            return self._go(opts, self._call("hk_all_gather"), call, into, (x, held), post, inputs=ins)
         array, place = sizes(counts, parts)
-        return self._go(opts, self._call("hk_all_gather_v"), (x.data_ptr(), at, place, None, code), into, (x, held, array), post)
+        return self._go(opts, self._call("hk_all_gather_v"), (x.data_ptr(), at, place, None, code), into, (x, held, array), post,
+                        inputs=ins)
 
     def allgather_coalesced(self, outs: LLT, ins: LT, opts: Any = None) -> HocketWork:
         """outs[r][i] becomes rank r's ins[i]."""
@@ -294,12 +304,12 @@ class Collectives:
             calls.append((function, x.data_ptr(), at, t.numel() * parts, code, options))
             keep.append((x, held))
             posts.append(post)
-        return self._together(opts, calls, keep, posts, flat)
+        return self._together(opts, calls, keep, posts, flat, ins, "hk_all_gather")
 
     def all_gather_single(self, out: Tensor, in_: Tensor, opts: Any = None) -> HocketWork:
         """out becomes every rank's in_ in rank order, both taken as flat."""
         call, keep, post = self._gathered(out, in_)
-        return self._go(opts, self._call("hk_all_gather"), call, [out], keep, post)
+        return self._go(opts, self._call("hk_all_gather"), call, [out], keep, post, inputs=[in_])
 
     def _gathered(self, out: Tensor, in_: Tensor) -> tuple[tuple[Any, ...], Any, Post | None]:
         alike([out, in_], "all_gather_into_tensor")
@@ -311,7 +321,7 @@ class Collectives:
 
     def all_gather_single_coalesced(self, outs: LT, ins: LT, opts: Any = None) -> HocketWork:
         """Pairwise."""
-        return self._pairs("hk_all_gather", [self._gathered(o, i) for o, i in zip(outs, ins)], outs, opts)
+        return self._pairs("hk_all_gather", [self._gathered(o, i) for o, i in zip(outs, ins)], outs, ins, opts)
 
     def gather(self, outs: LLT, ins: LT, opts: Any = None) -> HocketWork:
         """On the root outs[0][r] becomes rank r's ins[0]; outs is empty elsewhere."""
@@ -327,7 +337,7 @@ class Collectives:
             if any(o.numel() != t.numel() for o in into):
                 raise Invalid(f"rank {self._rank}: gather: outputs of another size than the input's {t.numel()} elements")
             at, held, post = spread(into)
-        return self._go(opts, self._call("hk_gather"), (x.data_ptr(), at, t.numel() * parts, code, root), into, (x, held), post)
+        return self._go(opts, self._call("hk_gather"), (x.data_ptr(), at, t.numel() * parts, code, root), into, (x, held), post, inputs=ins)
 
     def scatter(self, outs: LT, ins: LLT, opts: Any = None) -> HocketWork:
         """outs[0] becomes the root's ins[0][this rank]; ins is empty elsewhere."""
@@ -342,7 +352,8 @@ class Collectives:
             at, held = joined(ins[0])
         code, parts = movable(out)
         y, post = target(out, False)
-        return self._go(opts, self._call("hk_scatter"), (at, y.data_ptr(), y.numel() * parts, code, root), outs, (held, y), post)
+        return self._go(opts, self._call("hk_scatter"), (at, y.data_ptr(), y.numel() * parts, code, root), outs, (held, y), post,
+                        inputs=[t for of_root in ins for t in of_root])
 
     def all_to_all_single(self, out: Tensor, in_: Tensor, out_splits: list[int], in_splits: list[int], opts: Any = None) -> HocketWork:
         """Rows of dimension 0, split evenly or as given: part q of in_ goes to rank q, part q of out is from it."""
@@ -353,11 +364,11 @@ class Collectives:
         if not out_splits and not in_splits and x.numel() == y.numel():
             self._rows(x, [], "input")
             call = (x.data_ptr(), y.data_ptr(), x.numel() // self._size * parts, code)
-            return self._go(opts, self._call("hk_all_to_all"), call, [out], (x, y), post)
+            return self._go(opts, self._call("hk_all_to_all"), call, [out], (x, y), post, inputs=[in_])
         sent, sent_at = sizes(self._rows(x, in_splits, "input"), parts)
         got, got_at = sizes(self._rows(y, out_splits, "output"), parts)
         call = (x.data_ptr(), sent_at, None, y.data_ptr(), got_at, None, code)
-        return self._go(opts, self._call("hk_all_to_all_v"), call, [out], (x, y, sent, got), post)
+        return self._go(opts, self._call("hk_all_to_all_v"), call, [out], (x, y, sent, got), post, inputs=[in_])
 
     def _rows(self, t: Tensor, splits: list[int], side: str) -> list[int]:
         """Elements for each rank."""
@@ -381,7 +392,7 @@ class Collectives:
         sent, sent_at = sizes([t.numel() for t in ins], parts)
         got, got_at = sizes([t.numel() for t in outs], parts)
         call = (from_, sent_at, None, to, got_at, None, code)
-        return self._go(opts, self._call("hk_all_to_all_v"), call, outs, (held, room, sent, got), post)
+        return self._go(opts, self._call("hk_all_to_all_v"), call, outs, (held, room, sent, got), post, inputs=ins)
 
     def barrier(self, opts: Any = None) -> HocketWork:
         """Finished when every rank has entered."""
@@ -414,7 +425,8 @@ class Collectives:
         options = Options(ctypes.sizeof(Options), self._standing_us)
         options.tag, options.source = tag, ctypes.addressof(found)
         call = (y.data_ptr(), y.numel() * y.element_size(), _U8, ANY_SOURCE)
-        return self._go(None, self._call("hk_recv"), call, [t], (y, found, options), post, options=ctypes.addressof(options), source=found)
+        return self._go(None, self._call("hk_recv"), call, [t], (y, found, options), post, options=ctypes.addressof(options), source=found,
+                        name="recvAnySource")
 
     def _tagged(self, tag: int) -> int | None:
         """hk_options with a tag, the standing limit beside."""
@@ -443,7 +455,7 @@ class Collectives:
         self._collecting -= 1
         result = [t for *_, tensors in collected for t in tensors]
         return self._together(None, [call for call, *_ in collected], [keep for _, keep, *_ in collected],
-                              [post for _, _, post, _ in collected], result)
+                              [post for _, _, post, _ in collected], result, [])
 
     # Names of other versions of torch.
     _allgather_base = all_gather_single

@@ -13,6 +13,8 @@ import os
 import sys
 import threading
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from queue import SimpleQueue
 from typing import Any
@@ -190,6 +192,25 @@ class _Completers:
 
 
 _completers = _Completers()
+
+
+# ---- Under a profiler
+
+@contextmanager
+def event(title: str, inputs: list[torch.Tensor]) -> Iterator[None]:
+    """What is done inside is an asynchronous event, which a profiler knows by that it ends in another thread.
+
+    It never outlasts the call: an event that ends when its profiler is gone would write where that was.
+    """
+    record = torch.autograd._record_function_with_args_enter(title, *inputs)
+    base: Future[Any] = Future()
+    torch.ops.profiler._call_end_callbacks_on_jit_fut._RecordFunction(record, base)
+    try:
+        yield
+    finally:
+        ender = threading.Thread(target=base.set_result, args=(None,), name="hocket-profiled")
+        ender.start()
+        ender.join()
 
 
 def _after_fork() -> None:
