@@ -92,7 +92,7 @@ class Handle:
         status = function(*arguments, self.at, options, place)
         if status:
             raise self.error(status)
-        return self.adopt(slot, place, keep, post)
+        return self.adopt(slot, place, keep, post, function is self.lib.hold.hk_send)
 
     def submit_group(self, calls: list[tuple[Any, ...]], keep: object = None, post: Callable[[], None] | None = None) -> Request:
         """Issues several operations that start together, behind one request. Each is (function, *arguments, options).
@@ -114,17 +114,18 @@ class Handle:
         status = hold.hk_group_end(self.at, place)
         if status:
             raise failed or self.error(status)
-        request = self.adopt(slot, place, keep, post)
+        request = self.adopt(slot, place, keep, post, any(call[0] is hold.hk_send for call in calls))
         if failed:
             raise failed
         return request
 
-    def adopt(self, slot: ctypes.c_void_p, place: int, keep: object, post: Callable[[], None] | None = None) -> Request:
-        """A request for what was issued into ``slot``; kept here as long as it is unfinished."""
+    def adopt(self, slot: ctypes.c_void_p, place: int, keep: object, post: Callable[[], None] | None = None,
+              sends: bool = False) -> Request:
+        """A request for what was issued into ``slot``; kept here as long as it is unfinished. ``sends``: a message to somebody."""
         pending = self._pending
         if pending:
             self._sweep()
-        request = Request(self, slot, place, keep, post)
+        request = Request(self, slot, place, keep, post, sends)
         pending.append(request)
         return request
 
@@ -145,24 +146,27 @@ class Handle:
         if self.at:
             self.lib.hold.hk_comm_abort(self.at)
 
-    def finish(self, seconds: float) -> bool:
-        """Waits up to ``seconds`` for all unfinished requests; their failures are left to those who hold them. True: none is left."""
-        end = time.monotonic() + seconds
-        for request in list(self._pending):
-            if not request.outlast(max(0.0, end - time.monotonic())):
+    def finish(self, seconds: float, sends: float = 0.0) -> bool:
+        """Waits up to ``seconds`` for all unfinished requests, first up to ``sends`` for those that send; their failures are left to those
+        who hold them. True: none is left.
+        """
+        begin, pending = time.monotonic(), list(self._pending)
+        for request in [r for r in pending if r.sends] + pending:
+            limit = max(seconds, sends) if request.sends else seconds
+            if not request.outlast(max(0.0, begin + limit - time.monotonic())):
                 return False
         self._pending.clear()
         return True
 
-    def destroy(self, seconds: float) -> None:
-        """Waits up to ``seconds`` for unfinished operations, aborts those that are left, and frees. Any state is accepted; idempotent.
+    def destroy(self, seconds: float, sends: float = 0.0) -> None:
+        """Waits like finish() for unfinished operations, aborts those that are left, and frees. Any state is accepted; idempotent.
 
         No other thread may be inside a blocking call; use abort() to get it out.
         """
         with self._lock:
             if not self.at:
                 return
-            if not self.finish(seconds):
+            if not self.finish(seconds, sends):
                 self.abort()
                 if not self.finish(5.0):
                     return  # in a child of fork, or something else waits on it: better leaked than freed under it
@@ -191,10 +195,11 @@ def new_slot() -> tuple[ctypes.c_void_p, int]:
 class Request:
     """An operation under way. Any thread may wait for it, any number of times; one waits in the library, the others for that one."""
 
-    __slots__ = ("_handle", "_slot", "_place", "_keep", "_post", "_lock", "_failure", "done")
+    __slots__ = ("_handle", "_slot", "_place", "_keep", "_post", "_lock", "_failure", "sends", "done")
 
-    def __init__(self, handle: Handle, slot: ctypes.c_void_p, place: int, keep: object, post: Callable[[], None] | None = None) -> None:
-        self._handle, self._slot, self._place, self._keep, self._post = handle, slot, place, keep, post
+    def __init__(self, handle: Handle, slot: ctypes.c_void_p, place: int, keep: object, post: Callable[[], None] | None = None,
+                 sends: bool = False) -> None:
+        self._handle, self._slot, self._place, self._keep, self._post, self.sends = handle, slot, place, keep, post, sends
         self._lock = threading.Lock()
         self._failure: BaseException | None = None
         self.done = False  # finished, and post has run

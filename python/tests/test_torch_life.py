@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from datetime import timedelta
@@ -214,27 +212,6 @@ def test(body, ranks, tmp_path):
 
 def test_dead_rank(tmp_path):
     run(3, tmp_path, dead, lost=(1,))
-
-
-PROGRAM = """
-import os, sys
-import torch, torch.distributed as dist
-import hocket.torch
-dist.init_process_group("hocket", init_method="file://" + sys.argv[1], rank=int(sys.argv[2]), world_size=2)
-model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
-model(torch.ones(1, 4)).sum().backward()
-dist.all_reduce(torch.ones(1), async_op=True).get_future().then(lambda f: None)
-print("end", sys.argv[2])
-"""
-
-
-def test_exit_without_destroy(tmp_path):
-    """Interpreters that end with a group, threads and an operation left over end well."""
-    ranks = [subprocess.Popen([sys.executable, "-c", PROGRAM, str(tmp_path / "meet"), str(r)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                              text=True) for r in range(2)]
-    for r, p in enumerate(ranks):
-        out, err = p.communicate(timeout=40)
-        assert p.returncode == 0 and out == f"end {r}\n", err
 
 
 def profiled(rank, ranks, place):

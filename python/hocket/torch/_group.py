@@ -29,7 +29,8 @@ from . import _memory, _work
 from ._collectives import Collectives
 from ._errors import BY_STATUS
 
-CLOSE_SECONDS = 10.0  # how long shutdown() waits for unfinished operations before it aborts them
+CLOSE_SECONDS = 0.5   # how long shutdown() waits for unfinished operations before it aborts them
+SEND_SECONDS = 10.0   # the same for messages to others, who may be late but count on them
 EXIT_SECONDS = 2.0    # the same at the end of the interpreter
 _KEY = "hocket/id"
 
@@ -84,23 +85,12 @@ class Group(Collectives):
             self._handle.abort()
 
     def shutdown(self) -> None:
-        """Waits for what is under way, at most CLOSE_SECONDS, and frees. Idempotent; nothing in a child of fork."""
+        """Waits for what is under way, at most CLOSE_SECONDS, for sends SEND_SECONDS, and frees. Idempotent; nothing in a child of fork."""
         if os.getpid() == self._pid:
-            seconds = min(CLOSE_SECONDS, self._timeout.total_seconds())
-            if self._handle.finish(seconds):
+            limit = self._timeout.total_seconds()
+            if self._handle.finish(min(CLOSE_SECONDS, limit), min(SEND_SECONDS, limit)):
                 self.memory.close()
-            self._handle.destroy(seconds)
-
-    def supports_tensor_alloc(self, device: Any) -> bool:
-        return torch.device(device).type == "cpu"
-
-    def allocate_tensor(self, size: int, *, dtype: torch.dtype, device: Any = None) -> torch.Tensor:
-        """A tensor of ``size`` elements, uninitialized, in memory that ranks on this host see: see hocket.torch.empty."""
-        return _memory.allocate(self.memory, size, dtype)
-
-    def watch_buckets(self) -> None:
-        """See hocket.torch.register_ddp_buckets."""
-        self._buckets = _memory.Buckets(self.memory)
+            self._handle.destroy(0.0)
 
     def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False) -> None:
         """A barrier through the store, so that it can tell who is missing: see hocket.torch.monitored_barrier."""
