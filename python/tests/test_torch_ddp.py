@@ -118,6 +118,73 @@ def test_hooks(tmp_path):
     run(2, tmp_path, hooked)
 
 
+def accumulated(rank, ranks, place):
+    """Gradients of micro-batches under no_sync come into the mean once, with the last one."""
+    torch.set_num_threads(1)
+    dist.init_process_group("hocket", init_method=f"file://{place}", rank=rank, world_size=ranks, timeout=timedelta(seconds=30))
+    model = DDP(nn.Linear(1, 1, bias=False))
+    micro = ((1.0, 3.0), (3.0, 4.0))[rank]
+    with model.no_sync():
+        model(torch.tensor([[micro[0]]])).sum().backward()
+    assert model.module.weight.grad.item() == micro[0]
+    model(torch.tensor([[micro[1]]])).sum().backward()
+    assert model.module.weight.grad.item() == 5.5
+    # A parameter without a gradient is named by the next step, on every rank.
+    model = DDP(Half())
+    model(torch.ones(1, 2)).sum().backward()
+    with pytest.raises(RuntimeError, match=r"Parameter indices which did not receive grad for rank \d: 2 3"):
+        model(torch.ones(1, 2)).sum().backward()
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+class Half(nn.Module):
+    """Never uses its second layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(2, 2), nn.Linear(2, 2)
+
+    def forward(self, x):
+        return self.first(x)
+
+
+def uneven(rank, ranks, place):
+    """5, 6 and 7 batches: with join() the mean is over all ranks, the ended ones with nothing; without, those that go on are told."""
+    torch.set_num_threads(1)
+    dist.init_process_group("hocket", init_method=f"file://{place}", rank=rank, world_size=ranks, timeout=timedelta(seconds=30))
+    model = DDP(nn.Linear(1, 1, bias=False))
+    steps = []
+    with model.join(divide_by_initial_world_size=True):
+        for batch in range(5 + rank):
+            model.zero_grad()
+            model(torch.tensor([[float(rank + 1)]])).sum().backward()
+            steps.append(model.module.weight.grad.item())
+    assert steps == [2.0] * 5 + [pytest.approx(5 / 3), 1.0][:rank]
+    model = DDP(nn.Linear(1, 1, bias=False))
+
+    def train():
+        for batch in range(5 + rank):
+            model(torch.ones(1, 1)).sum().backward()
+        dist.barrier()
+
+    if rank == 0:
+        for batch in range(5):
+            model(torch.ones(1, 1)).sum().backward()
+    else:
+        with pytest.raises(RuntimeError, match="rank 0"):
+            train()
+    dist.destroy_process_group()
+
+
+def test_batches(tmp_path):
+    run(2, tmp_path, accumulated)
+
+
+def test_uneven_batches(tmp_path):
+    run(3, tmp_path, uneven)
+
+
 class Squares(torch.utils.data.Dataset):
     def __len__(self):
         return 32

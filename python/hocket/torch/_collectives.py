@@ -23,7 +23,7 @@ from torch._C import _distributed_c10d as _c10d
 from .._handle import Handle
 from .._library import Options
 from ._errors import Invalid
-from ._tensors import MAX, NUMBERS, OPS, Post, alike, check, joined, movable, reduction, sizes, source, spread, target
+from ._tensors import MAX, NUMBERS, OPS, Post, alike, check, joined, movable, reduction, sizes, source, spread, target, writable
 from ._work import DONE, HocketWork, event, work
 
 LT = list[Tensor]
@@ -151,7 +151,7 @@ class Collectives:
     def _reduced(self, t: Tensor, opts: Any, what: str) -> tuple[tuple[Any, ...], Any, Post | None]:
         check(t, what)
         code, parts, op = reduction(opts.reduceOp, t, what)
-        x, post = target(t, True)
+        x, post = target(t, True, what)
         return (x.data_ptr(), x.data_ptr(), x.numel() * parts, code, op), x, post
 
     def allreduce_coalesced(self, tensors: LT, opts: Any = None) -> HocketWork:
@@ -192,9 +192,10 @@ class Collectives:
         t = tensors if isinstance(tensors, Tensor) else tensors[0]
         opts = opts if opts is not None else _c10d.ReduceOptions()
         check(t, "reduce")
+        writable(t, "reduce")  # on every rank alike: else the others would be left in it
         code, parts, op = reduction(opts.reduceOp, t, "reduce")
         root = opts.rootRank
-        x, post = target(t, True) if root == self._rank else (source(t), None)
+        x, post = target(t, True, "reduce") if root == self._rank else (source(t), None)
         call = (x.data_ptr(), x.data_ptr() if root == self._rank else None, x.numel() * parts, code, op, root)
         return self._go(opts, self._call("hk_reduce"), call, [t], x, post)
 
@@ -209,7 +210,7 @@ class Collectives:
             raise Invalid(f"rank {self._rank}: reduce_scatter: the output has {out.numel()} elements, this rank's part {counts[self._rank]}")
         code, of, op = reduction(opts.reduceOp, out, "reduce_scatter")
         at, held = joined(parts)
-        y, post = target(out, False)
+        y, post = target(out, False, "reduce_scatter")
         if len(set(counts)) == 1:
             return self._go(opts, self._call("hk_reduce_scatter"), (at, y.data_ptr(), counts[0] * of, code, op), outs, (held, y), post,
                             inputs=parts)
@@ -228,7 +229,7 @@ class Collectives:
         self._whole(in_, out, "reduce_scatter_tensor", "input", "output")
         code, of, op = reduction(opts.reduceOp, out, "reduce_scatter_tensor")
         x = source(in_)
-        y, post = target(out, False)
+        y, post = target(out, False, "reduce_scatter_tensor")
         return (x.data_ptr(), y.data_ptr(), y.numel() * of, code, op), (x, y), post
 
     def reduce_scatter_single_coalesced(self, outs: LT, ins: LT, opts: Any = None) -> HocketWork:
@@ -264,8 +265,9 @@ class Collectives:
         elif opts is not None:
             root = opts.rootRank
         check(t, "broadcast")
+        writable(t, "broadcast")
         code, parts = movable(t)
-        x, post = (source(t), None) if root == self._rank else target(t, False)
+        x, post = (source(t), None) if root == self._rank else target(t, False, "broadcast")
         at = x.data_ptr()
         return self._go(opts, self._call("hk_broadcast"), (at, at, x.numel() * parts, code, root), [t], x, post)
 
@@ -279,7 +281,7 @@ class Collectives:
             raise Invalid(f"rank {self._rank}: all_gather: the input has {t.numel()} elements, this rank's output {counts[self._rank]}")
         code, parts = movable(t)
         x = source(t)
-        at, held, post = spread(into)
+        at, held, post = spread(into, "all_gather")
         if len(set(counts)) == 1:
             call = (x.data_ptr(), at, counts[0] * parts, code)
             return self._go(opts, self._call("hk_all_gather"), call, into, (x, held), post, inputs=ins)
@@ -300,7 +302,7 @@ class Collectives:
                 raise Invalid(f"rank {self._rank}: all_gather_coalesced: outputs of another size than input {i}")
             code, parts = movable(t)
             x = source(t)
-            at, held, post = spread(into)
+            at, held, post = spread(into, "all_gather_coalesced")
             calls.append((function, x.data_ptr(), at, t.numel() * parts, code, options))
             keep.append((x, held))
             posts.append(post)
@@ -316,7 +318,7 @@ class Collectives:
         self._whole(out, in_, "all_gather_into_tensor", "output", "input")
         code, parts = movable(in_)
         x = source(in_)
-        y, post = target(out, False)
+        y, post = target(out, False, "all_gather_into_tensor")
         return (x.data_ptr(), y.data_ptr(), x.numel() * parts, code), (x, y), post
 
     def all_gather_single_coalesced(self, outs: LT, ins: LT, opts: Any = None) -> HocketWork:
@@ -336,7 +338,7 @@ class Collectives:
             alike([t, *into], "gather")
             if any(o.numel() != t.numel() for o in into):
                 raise Invalid(f"rank {self._rank}: gather: outputs of another size than the input's {t.numel()} elements")
-            at, held, post = spread(into)
+            at, held, post = spread(into, "gather")
         return self._go(opts, self._call("hk_gather"), (x.data_ptr(), at, t.numel() * parts, code, root), into, (x, held), post, inputs=ins)
 
     def scatter(self, outs: LT, ins: LLT, opts: Any = None) -> HocketWork:
@@ -351,7 +353,7 @@ class Collectives:
                 raise Invalid(f"rank {self._rank}: scatter: inputs of another size than the output's {out.numel()} elements")
             at, held = joined(ins[0])
         code, parts = movable(out)
-        y, post = target(out, False)
+        y, post = target(out, False, "scatter")
         return self._go(opts, self._call("hk_scatter"), (at, y.data_ptr(), y.numel() * parts, code, root), outs, (held, y), post,
                         inputs=[t for of_root in ins for t in of_root])
 
@@ -360,7 +362,7 @@ class Collectives:
         alike([out, in_], "all_to_all_single")
         code, parts = movable(in_)
         x = source(in_)
-        y, post = target(out, False)
+        y, post = target(out, False, "all_to_all_single")
         if not out_splits and not in_splits and x.numel() == y.numel():
             self._rows(x, [], "input")
             call = (x.data_ptr(), y.data_ptr(), x.numel() // self._size * parts, code)
@@ -388,7 +390,7 @@ class Collectives:
         alike([*outs, *ins], "all_to_all")
         code, parts = movable(outs[0])
         from_, held = joined(ins)
-        to, room, post = spread(outs)
+        to, room, post = spread(outs, "all_to_all")
         sent, sent_at = sizes([t.numel() for t in ins], parts)
         got, got_at = sizes([t.numel() for t in outs], parts)
         call = (from_, sent_at, None, to, got_at, None, code)
@@ -412,7 +414,7 @@ class Collectives:
         """Fills the tensor."""
         t = tensors if isinstance(tensors, Tensor) else tensors[0]
         check(t, "recv")
-        y, post = target(t, False)
+        y, post = target(t, False, "recv")
         call = (y.data_ptr(), y.numel() * y.element_size(), _U8, src)
         return self._go(None, self._call("hk_recv"), call, [t], y, post, options=self._tagged(tag), source=src)
 
@@ -420,7 +422,7 @@ class Collectives:
         """From whoever is first; the Work's source_rank() tells."""
         t = tensors if isinstance(tensors, Tensor) else tensors[0]
         check(t, "recv")
-        y, post = target(t, False)
+        y, post = target(t, False, "recv")
         found = ctypes.c_int(-1)
         options = Options(ctypes.sizeof(Options), self._standing_us)
         options.tag, options.source = tag, ctypes.addressof(found)

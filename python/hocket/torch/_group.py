@@ -92,6 +92,17 @@ class Group(Collectives):
                 self.memory.close()
             self._handle.destroy(0.0)
 
+    def supports_tensor_alloc(self, device: Any) -> bool:
+        return torch.device(device).type == "cpu"
+
+    def allocate_tensor(self, size: int, *, dtype: torch.dtype, device: Any = None) -> torch.Tensor:
+        """A tensor of ``size`` elements, uninitialized, in memory that ranks on this host see: see hocket.torch.empty."""
+        return _memory.allocate(self.memory, size, dtype)
+
+    def watch_buckets(self) -> None:
+        """See hocket.torch.register_ddp_buckets."""
+        self._buckets = _memory.Buckets(self.memory)
+
     def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False) -> None:
         """A barrier through the store, so that it can tell who is missing: see hocket.torch.monitored_barrier."""
         from ._monitored import barrier

@@ -105,10 +105,20 @@ def source(t: Tensor) -> Tensor:
     return t if t.is_contiguous() else t.detach().contiguous()
 
 
-def target(t: Tensor, filled: bool) -> tuple[Tensor, Post | None]:
-    """Memory to be written, and what brings it into ``t`` afterwards if it is not t's own. ``filled``: it starts as t is."""
+def writable(t: Tensor, what: str) -> None:
+    """Raises Invalid for an expanded tensor, of which several elements are one place in memory."""
+    if not t.is_contiguous() and any(stride == 0 and n > 1 for stride, n in zip(t.stride(), t.shape)):
+        raise Invalid(f"{what}: an output is expanded (shape {tuple(t.shape)}, strides {t.stride()}): elements of it are one; clone it")
+
+
+def target(t: Tensor, filled: bool, what: str) -> tuple[Tensor, Post | None]:
+    """Memory to be written, and what brings it into ``t`` afterwards if it is not t's own. ``filled``: it starts as t is.
+
+    Raises Invalid.
+    """
     if t.is_contiguous() and not t.is_conj() and not t.is_neg():
         return t, None
+    writable(t, what)
     fresh = t.detach().contiguous().resolve_conj().resolve_neg() if filled else torch.empty(t.shape, dtype=t.dtype)
 
     def back() -> None:
@@ -145,10 +155,12 @@ def joined(tensors: Sequence[Tensor]) -> tuple[int, Any]:
     return flat.data_ptr(), flat
 
 
-def spread(tensors: Sequence[Tensor]) -> tuple[int, Any, Post | None]:
-    """Address of room for the elements of all, one after another; what keeps it; and what brings them to their places afterwards."""
+def spread(tensors: Sequence[Tensor], what: str) -> tuple[int, Any, Post | None]:
+    """Address of room for the elements of all, one after another; what keeps it; and what brings them to their places. Raises Invalid."""
     if _adjacent(tensors):
         return tensors[0].data_ptr(), tensors, None
+    for t in tensors:
+        writable(t, what)
     flat = torch.empty(sum(t.numel() for t in tensors), dtype=tensors[0].dtype)
 
     def back() -> None:
