@@ -5,7 +5,7 @@ CMAKE_FLAGS ?=
 PREFIX ?= /usr/local
 export CTEST_OUTPUT_ON_FAILURE = 1
 
-.PHONY: all setup demo check python wheel asan ubsan tsan sanitized bench ladder lab lab-check install tidy fmt bless fuzz docs clean
+.PHONY: all setup demo check python wheel torch-suite asan ubsan tsan sanitized bench ladder lab lab-check install tidy fmt bless fuzz docs clean
 
 all: setup
 	@cmake -S . -B $(BUILD) -G Ninja $(CMAKE_FLAGS) > $(BUILD).log 2>&1 || { cat $(BUILD).log; exit 1; }
@@ -58,6 +58,10 @@ python: setup
 # build/dist/hocket-*.whl, tried in an empty environment elsewhere.
 wheel: setup
 	@scripts/wheel $(BUILD)
+
+# make torch-suite [ARGS="--quick"] [ARGS="--backend gloo"]: PyTorch's own tests of torch.distributed (docs/python.md, python/suite).
+torch-suite: all
+	@scripts/torch_suite $(BUILD) $(ARGS)
 
 tidy: all
 	@scripts/tidy $(BUILD)
