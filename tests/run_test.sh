@@ -73,6 +73,9 @@ expect 0 '^2 3 2 3 fake-0.1$' 'environment' \
 expect 0 '^\[1\] hello$' 'prefix' "$hocket" run -n 2 --prefix -- sh -c 'printf hel; echo lo'
 expect 0 '^5 6 10.0.0.9 29500 -$' 'second node' "$hocket" run -n 3 --nodes 2 --node 1 --master 10.0.0.9:29500 -- \
     sh -c 'echo $HOCKET_RANK $HOCKET_RANKS $HOCKET_ADDR $HOCKET_PORT ${HOCKET_JOB--}'
+expect 0 '^10.0.0.9 29501$' 'second node, for others' "$hocket" run -n 3 --nodes 2 --node 1 --master 10.0.0.9:29500 -- \
+    sh -c 'echo $MASTER_ADDR $MASTER_PORT'
+expect 0 '^127.0.0.1 [1-9][0-9]*$' 'a meeting place for others' "$hocket" run -n 2 -- sh -c 'echo $MASTER_ADDR $MASTER_PORT'
 expect 0 '^line$' 'standard input' sh -c "echo line | '$hocket' run -n 2 -- cat"
 
 # ---- Signals: each rank has a child; all must end

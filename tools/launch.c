@@ -4,11 +4,13 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <netinet/in.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 #include <sys/signalfd.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -187,6 +189,21 @@ static void name_job(launch_job *j)
     for (int i = 0; i < 16; i++) snprintf(j->id + 2 * i, 3, "%02x", random[i]);
 }
 
+/* Where torch.distributed and others that read MASTER_ADDR meet: next to hocket's own port, or on a port free now. */
+static int find_master_port(const launch_options *o)
+{
+    if (o->nodes > 1) {
+        const long port = strtol(o->port, NULL, 10);
+        return port > 0 && port < 65535 ? (int)port + 1 : 0;
+    }
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t n = sizeof a;
+    const int s = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    const bool found = s >= 0 && !bind(s, (struct sockaddr *)&a, n) && !getsockname(s, (struct sockaddr *)&a, &n);
+    if (s >= 0) close(s);
+    return found ? ntohs(a.sin_port) : 0;
+}
+
 static void say_settings(const launch_job *j)
 {
     const launch_options *o = j->o;
@@ -210,6 +227,7 @@ int launch(const launch_options *o)
     const int cpus = hk_tool_cpus();
     j.threads = cpus > o->ranks ? cpus / o->ranks : 1;
     name_job(&j);
+    j.master_port = find_master_port(o);
     launch_now_open(&j);
     say_settings(&j);
     take_signals(&j, &old);

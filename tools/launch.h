@@ -57,6 +57,7 @@ typedef struct launch_job {
     cpu_set_t cpus;          /* allowed; empty if unknown */
     int threads;             /* OMP_NUM_THREADS of a rank */
     char id[33];             /* HOCKET_JOB */
+    int master_port;         /* MASTER_PORT: free when it was looked for; 0: none */
     volatile pid_t *groups;  /* shared with the keeper: process groups to end; 0 = none */
     int keeper_pipe;
     pid_t keeper;

@@ -48,6 +48,9 @@ static void set_meeting_place(const launch_job *j)
     } else {
         setenv("HOCKET_JOB", j->id, 1);
     }
+    if (!j->master_port) return;
+    setenv("MASTER_ADDR", j->o->nodes > 1 ? j->o->addr : "127.0.0.1", 1);
+    set_number("MASTER_PORT", j->master_port);
 }
 
 static void set_environment(const launch_job *j, int i)

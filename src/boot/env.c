@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What launchers leave in the environment: rank and ranks, and a place to meet, in this order:
- *   HOCKET_ADDR and HOCKET_PORT; MASTER_ADDR and MASTER_PORT (port + 1 under a torchrun agent that holds the port itself); on one
- *   host a local socket named after the launcher's job; PMI-1 over PMI_FD; the first host of SLURM_JOB_NODELIST with a port made of the job id. */
+ *   HOCKET_ADDR and HOCKET_PORT; unless there is a HOCKET_JOB, MASTER_ADDR and MASTER_PORT (port + 1 under a torchrun agent that holds
+ *   the port itself); on one host a local socket named after the launcher's job; PMI-1 over PMI_FD; the first host of SLURM_JOB_NODELIST
+ *   with a port made of the job id. */
 #include "boot/boot.h"
 
 #include "os/os.h"
@@ -116,7 +117,7 @@ static bool find_place(hki_launch *l, const source *s, char text[512])
         p->job = get("HOCKET_JOB") ? p->job : hki_hash_bytes(12, addr, strlen(addr));
         return at_address(p, addr, hki_env("HOCKET_PORT"), 0, "HOCKET_ADDR and HOCKET_PORT", text);
     }
-    if (master) {
+    if (master && !get("HOCKET_JOB")) { /* hocket run sets both: MASTER_ADDR is for others */
         const char *run = get("TORCHELASTIC_RUN_ID");
         p->job = run ? hki_hash_bytes(13, run, strlen(run)) : hki_hash_bytes(13, master, strlen(master));
         return at_address(p, master, get("MASTER_PORT"), agent && !strcmp(agent, "True"), "MASTER_ADDR and MASTER_PORT", text);
