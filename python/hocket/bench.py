@@ -4,6 +4,10 @@
 Rounds of the two alternate, size by size, so that slow minutes of the machine hit both. A figure is the best round's p50 of the slower
 rank, in microseconds; the ratio is the median of the rounds' ratios: above 1, hocket is faster. Without --against, and without torch, it
 measures hocket.Comm on byte arrays.
+
+--train measures steps of training instead, by DDP and FSDP2 from random numbers: a perceptron with 21 MB of gradients, whose step is mostly
+communication, and a small transformer. Exit code 1 if the losses are not the other backend's and one process's to 1e-6. Behind a real network,
+or one made of namespaces: --via 'ip netns exec host-{}', with GLOO_SOCKET_IFNAME.
 """
 
 from __future__ import annotations
@@ -12,6 +16,7 @@ import argparse
 import array
 import json
 import os
+import shlex
 import statistics
 import subprocess
 import sys
@@ -22,6 +27,7 @@ from typing import Any
 
 UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 OPS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast")
+TRAIN = ("ddp-mlp", "ddp-transformer", "fsdp-mlp")
 
 
 def bytes_of(text: str) -> int:
@@ -105,7 +111,20 @@ def _comm_calls(a: argparse.Namespace) -> tuple[dict[str, Callable[[int], Callab
 
 
 def worker(a: argparse.Namespace) -> None:
-    """One rank. Rank 0 leaves [[bytes, {backend: [p50 of each round]}], ...] in a.out."""
+    """One rank. Rank 0 leaves what it found in a.out."""
+    if a.train:
+        from . import _bench_train
+
+        found: list[Any] = _bench_train.worker(a)
+    else:
+        found = _sweep(a)
+    if a.rank == 0:
+        with open(a.out, "w") as f:
+            json.dump(found, f)
+
+
+def _sweep(a: argparse.Namespace) -> list[Any]:
+    """[[bytes, {backend: [p50 of each round]}], ...]"""
     backends, slowest, end = _torch_calls(a) if a.against else _comm_calls(a)
     found = []
     for n in map(bytes_of, a.sizes.split(",")):
@@ -116,13 +135,15 @@ def worker(a: argparse.Namespace) -> None:
                 p50s[name] += slowest([_p50(call, _calls(n))])
         found.append([n, p50s])
     end()
-    if a.rank == 0:
-        with open(a.out, "w") as f:
-            json.dump(found, f)
+    return found
 
 
-def report(found: list[Any], a: argparse.Namespace) -> None:
-    """The table."""
+def report(found: list[Any], a: argparse.Namespace) -> bool:
+    """The table; False if something in it is wrong."""
+    if a.train:
+        from . import _bench_train
+
+        return _bench_train.report(found, a)
     print(f"{a.op} of f32, {a.n} ranks, best p50 of {a.rounds} rounds, us" + (f"; ratio: {a.against} / hocket" if a.against else ""))
     print(f"{'bytes':>10} {'hocket':>10}" + (f" {a.against:>10} {'ratio':>7}" if a.against else ""))
     for n, p50s in found:
@@ -131,16 +152,21 @@ def report(found: list[Any], a: argparse.Namespace) -> None:
             ratios = [b / h for h, b in zip(p50s["hocket"], p50s[a.against])]
             line += f" {min(p50s[a.against]):>10.1f} {statistics.median(ratios):>7.2f}"
         print(line)
+    return True
 
 
 def main() -> int:
-    """Exit code 0, or 3 if a rank failed."""
+    """Exit code 0; 1 if losses of --train differ; 3 if a rank failed."""
     p = argparse.ArgumentParser(prog="python -m hocket.bench", description=__doc__.splitlines()[0])
     p.add_argument("-n", type=int, default=2, help="ranks (2)")
     p.add_argument("--against", metavar="BACKEND", help="of torch.distributed, for instance gloo; needs torch")
     p.add_argument("--op", choices=OPS, default="all_reduce")
     p.add_argument("--sizes", default="8,512,4K,64K,1M,16M", help="bytes (8,512,4K,64K,1M,16M)")
+    p.add_argument("--train", nargs="+", choices=TRAIN, help="steps of training instead of operations; needs torch")
+    p.add_argument("--batch", type=int, default=8, help="of --train: rows of a rank (8)")
+    p.add_argument("--steps", type=int, default=10, help="of --train: in a round (10)")
     p.add_argument("--rounds", type=int, default=5)
+    p.add_argument("--via", default="", metavar="COMMAND", help="put before each rank's command, {} being the rank: 'ip netns exec host-{}'")
     for hidden in ("--rank", "--meet", "--out"):
         p.add_argument(hidden, type=int if hidden == "--rank" else str, help=argparse.SUPPRESS)
     a = p.parse_args()
@@ -150,13 +176,12 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as place:
         out = os.path.join(place, "out")
         env = {**os.environ, "OMP_NUM_THREADS": "1"}
-        ranks = [subprocess.Popen([sys.executable, "-m", "hocket.bench", *sys.argv[1:], "--rank", str(r), "--meet",
+        ranks = [subprocess.Popen([*shlex.split(a.via.format(r)), sys.executable, "-m", "hocket.bench", *sys.argv[1:], "--rank", str(r), "--meet",
                                    os.path.join(place, "meet"), "--out", out], env=env) for r in range(a.n)]
         if any([p.wait() for p in ranks]):
             return 3
         with open(out) as f:
-            report(json.load(f), a)
-    return 0
+            return 0 if report(json.load(f), a) else 1
 
 
 if __name__ == "__main__":
