@@ -31,11 +31,11 @@ def _transformer() -> nn.Module:
     return nn.TransformerEncoder(nn.TransformerEncoderLayer(256, 4, 1024, dropout=0.0, batch_first=True), 4, enable_nested_tensor=False)
 
 
-def _ddp(model: nn.Module, group: Any) -> nn.Module:
-    return DistributedDataParallel(model, process_group=group)
+def _ddp(model: nn.Module, group: Any, bucket_mb: float) -> nn.Module:
+    return DistributedDataParallel(model, process_group=group, bucket_cap_mb=bucket_mb)
 
 
-def _fsdp(model: nn.Module, group: Any) -> nn.Module:
+def _fsdp(model: nn.Module, group: Any, _: float) -> nn.Module:
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.fsdp import fully_shard
 
@@ -47,18 +47,18 @@ def _fsdp(model: nn.Module, group: Any) -> nn.Module:
 
 
 # By name: the model, the shape of a row, how ranks share the work.
-KINDS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], Callable[[nn.Module, Any], nn.Module]]] = {
+KINDS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], Callable[[nn.Module, Any, float], nn.Module]]] = {
     "ddp-mlp": (_mlp, (1024,), _ddp),
     "ddp-transformer": (_transformer, (32, 256), _ddp),
     "fsdp-mlp": (_mlp, (1024,), _fsdp),
 }
 
 
-def _stepper(kind: str, group: Any) -> Step:
+def _stepper(kind: str, group: Any = None, bucket_mb: float = 25) -> Step:
     """A step of training from the same start on all ranks: (x, y) -> loss. ``group`` None: of one process alone."""
     make, _, shared = KINDS[kind]
     torch.manual_seed(0)
-    model = make() if group is None else shared(make(), group)
+    model = make() if group is None else shared(make(), group, bucket_mb)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 
     def step(x: Tensor, y: Tensor) -> Tensor:
@@ -97,13 +97,13 @@ def _measure(kind: str, a: argparse.Namespace, groups: dict[str, Any]) -> dict[s
     """_times of each round by backend; how far the losses of the first steps are from each other's and from one process's."""
     whole = _batches(kind, a.batch * a.n)
     mine = [(x.chunk(a.n)[a.rank], y.chunk(a.n)[a.rank]) for x, y in whole]
-    steppers = {name: _stepper(kind, group) for name, group in groups.items()}
+    steppers = {name: _stepper(kind, group, a.bucket_mb) for name, group in groups.items()}
     losses = {}
     for name, step in steppers.items():
         losses[name] = _losses(step, mine, a.steps)
         dist.all_reduce(losses[name], dist.ReduceOp.AVG)
     if a.rank == 0:
-        losses["one process"] = _losses(_stepper(kind, None), whole, a.steps)
+        losses["one process"] = _losses(_stepper(kind), whole, a.steps)
     dist.barrier()
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in steppers}
     for _ in range(a.rounds):

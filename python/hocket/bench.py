@@ -164,6 +164,7 @@ def main() -> int:
     p.add_argument("--sizes", default="8,512,4K,64K,1M,16M", help="bytes (8,512,4K,64K,1M,16M)")
     p.add_argument("--train", nargs="+", choices=TRAIN, help="steps of training instead of operations; needs torch")
     p.add_argument("--batch", type=int, default=8, help="of --train: rows of a rank (8)")
+    p.add_argument("--bucket-mb", type=float, default=25, help="of --train: DDP's bucket_cap_mb (25)")
     p.add_argument("--steps", type=int, default=10, help="of --train: in a round (10)")
     p.add_argument("--rounds", type=int, default=5)
     p.add_argument("--via", default="", metavar="COMMAND", help="put before each rank's command, {} being the rank: 'ip netns exec host-{}'")
