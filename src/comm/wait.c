@@ -9,13 +9,14 @@
 #include "os/os.h"
 
 #define SLICE_MS 50
-#define CHECK_EVERY 4096 /* pumps that keep moving things without a sleep, between looks at the clock */
+#define CHECK_EVERY 4096 /* pumps that keep moving things without a sleep, between looks after deadlines and peers */
 
 typedef struct policy { uint32_t spins, yields; bool naps; } policy;
 #define NAP_US 100
 #define NAPS 8 /* until it waits for the lock after all */
 
-/* With TCP each spin is a system call of about 0.3 us: 150 make the 50 us that a message over loopback takes with some to spare. */
+/* With TCP each spin is a system call of about 0.3 us: 150 make the 50 us that a message over loopback takes with some to spare. From a
+ * slow link it comes seldom so soon, and the wait learns. */
 static policy policy_of(const hki_engine *e)
 {
     return e->crowded ? (policy){1, 50, false} : e->tcp ? (policy){150, 20, false} : (policy){200, 20, false};
@@ -101,9 +102,17 @@ static void let_others(hki_engine *e)
     hki_lock_take(&e->lock);
 }
 
-/* Moves everything until done(arg). */
-static bool drive(hki_engine *e, policy p, bool (*done)(void *), void *arg, uint64_t give_up_us)
+/* How patient the rest of a wait is, after something came: half as much, down to an eighth, if it had to sleep for it, else twice. */
+static void learn(policy *p, const policy *most, bool slept)
 {
+    p->spins = slept ? hki_max(p->spins / 2, most->spins / 8) : hki_min(2 * p->spins + 1, most->spins);
+    p->yields = slept ? hki_max(p->yields / 2, most->yields / 8) : hki_min(2 * p->yields + 1, most->yields);
+}
+
+/* Moves everything until done(arg). */
+static bool drive(hki_engine *e, const policy most, bool (*done)(void *), void *arg, uint64_t give_up_us)
+{
+    policy p = most;
     uint64_t calls = 0;
     uint32_t idle = 0, busy = 0;
     uint64_t seen = e->progress;
@@ -131,13 +140,12 @@ static bool drive(hki_engine *e, policy p, bool (*done)(void *), void *arg, uint
         if (done(arg)) return true;
         idle++;
         if (e->progress != seen) {
+            if (e->tcp && !e->crowded) learn(&p, &most, idle > p.spins + p.yields);
             seen = e->progress;
             idle = 0;
             if (HKI_UNLIKELY(hki_lock_wanted(&e->lock))) let_others(e);
-            if (++busy % CHECK_EVERY) continue;
-            const uint64_t now = hki_now_us();
-            hki_engine_check(e, now);
-            if (now >= give_up_us) return done(arg);
+            if (++busy % CHECK_EVERY == 0) hki_engine_check(e, hki_now_us());
+            if (give_up_us != UINT64_MAX && hki_now_us() >= give_up_us) return done(arg);
         }
     }
 }
