@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from . import torch as _hocket  # noqa: F401  registers the backend
+from .torch import register_ddp_buckets
 
 NEAR = 1e-6   # losses
 BATCHES = 4   # different ones, again and again
@@ -35,6 +35,17 @@ def _ddp(model: nn.Module, group: Any, bucket_mb: float) -> nn.Module:
     return DistributedDataParallel(model, process_group=group, bucket_cap_mb=bucket_mb)
 
 
+def _ddp_shared(model: nn.Module, group: Any, bucket_mb: float) -> nn.Module:
+    wrapped = _ddp(model, group, bucket_mb)
+    if _is_ours(group):
+        register_ddp_buckets(wrapped)
+    return wrapped
+
+
+def _is_ours(group: Any) -> bool:
+    return hasattr(group._get_backend(torch.device("cpu")), "watch_buckets")
+
+
 def _fsdp(model: nn.Module, group: Any, _: float) -> nn.Module:
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.fsdp import fully_shard
@@ -46,11 +57,22 @@ def _fsdp(model: nn.Module, group: Any, _: float) -> nn.Module:
     return fully_shard(model, mesh=mesh)
 
 
+def _fsdp_shared(model: nn.Module, group: Any, bucket_mb: float) -> nn.Module:
+    wrapped = _fsdp(model, group, bucket_mb)
+    for module in wrapped.modules() if _is_ours(group) else ():
+        if hasattr(module, "set_allocate_memory_from_process_group_for_comm"):
+            module.set_allocate_memory_from_process_group_for_comm(True)
+    return wrapped
+
+
 # By name: the model, the shape of a row, how ranks share the work.
 KINDS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], Callable[[nn.Module, Any, float], nn.Module]]] = {
     "ddp-mlp": (_mlp, (1024,), _ddp),
     "ddp-transformer": (_transformer, (32, 256), _ddp),
     "fsdp-mlp": (_mlp, (1024,), _fsdp),
+    # The same, hocket's buffers in memory that ranks on a host share.
+    "ddp-mlp-shared": (_mlp, (1024,), _ddp_shared),
+    "fsdp-mlp-shared": (_mlp, (1024,), _fsdp_shared),
 }
 
 

@@ -27,7 +27,7 @@ from typing import Any
 
 UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 OPS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast")
-TRAIN = ("ddp-mlp", "ddp-transformer", "fsdp-mlp")
+TRAIN = ("ddp-mlp", "ddp-transformer", "fsdp-mlp", "ddp-mlp-shared", "fsdp-mlp-shared")
 
 
 def bytes_of(text: str) -> int:
