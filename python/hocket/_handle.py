@@ -60,26 +60,28 @@ class Handle:
         """
         if not self.at:
             raise self.gone()
-        slot, place = self._slots.pop() if self._slots else new_slot()
-        status = function(*arguments, self.at, options, place)
-        if not status:
-            status = self._wait_now(place, 0) if self.spins else WAIT_EXPIRED
-            if status == WAIT_EXPIRED:
-                status = self._outlast(slot, place, (keep, arguments))
+        try:
+            slot, place = self._slots.pop()
+        except IndexError:
+            slot, place = new_slot()
+        try:
+            status = function(*arguments, self.at, options, place)
+            if not status:
+                status = self._wait_now(place, 0) if self.spins else WAIT_EXPIRED
+        except BaseException:
+            self._interrupted(slot, place, (keep, arguments))
+            raise
+        if status == WAIT_EXPIRED:  # where destroy() in another thread finds it
+            self.adopt(slot, place, (keep, arguments)).wait()
+            status = 0
         self._slots.append((slot, place))
         if status:
             raise self.error(status)
 
-    def _outlast(self, slot: ctypes.c_void_p, place: int, keep: object) -> int:
-        wait, status = self._wait_free, WAIT_EXPIRED
-        try:
-            while status == WAIT_EXPIRED:
-                status = wait(place, SLICE_US)
-        except BaseException:  # Ctrl-C: the operation goes on and owns its buffers
-            if slot.value:
-                self._pending.append(Request(self, slot, place, keep))
-            raise
-        return status
+    def _interrupted(self, slot: ctypes.c_void_p, place: int, keep: object) -> None:
+        """After Ctrl-C: what was issued goes on and owns its buffers."""
+        if slot.value:
+            self.adopt(slot, place, keep)
 
     def submit(self, function: Callable[..., int], *arguments: object, options: int | None = None, keep: object = None,
                post: Callable[[], None] | None = None) -> Request:
@@ -89,7 +91,11 @@ class Handle:
         if not self.at:
             raise self.gone()
         slot, place = new_slot()
-        status = function(*arguments, self.at, options, place)
+        try:
+            status = function(*arguments, self.at, options, place)
+        except BaseException:
+            self._interrupted(slot, place, keep)
+            raise
         if status:
             raise self.error(status)
         return self.adopt(slot, place, keep, post, function is self.lib.hold.hk_send)
@@ -101,15 +107,18 @@ class Handle:
         """
         if not self.at:
             raise self.gone()
-        hold, failed = self.lib.hold, None
+        hold = self.lib.hold
+        failed: BaseException | None = None
         status = hold.hk_group_start(self.at)
         if status:
             raise self.error(status)
-        for function, *arguments, options in calls:
-            status = function(*arguments, self.at, options, None)
-            if status:
-                failed = self.error(status)
-                break
+        try:
+            for function, *arguments, options in calls:
+                status = function(*arguments, self.at, options, None)
+                if status:
+                    raise self.error(status)
+        except BaseException as e:  # Ctrl-C too: a group left open would take in all that comes later
+            failed = e
         slot, place = new_slot()
         status = hold.hk_group_end(self.at, place)
         if status:
@@ -122,11 +131,11 @@ class Handle:
     def adopt(self, slot: ctypes.c_void_p, place: int, keep: object, post: Callable[[], None] | None = None,
               sends: bool = False) -> Request:
         """A request for what was issued into ``slot``; kept here as long as it is unfinished. ``sends``: a message to somebody."""
-        pending = self._pending
-        if pending:
-            self._sweep()
         request = Request(self, slot, place, keep, post, sends)
+        pending = self._pending
         pending.append(request)
+        if len(pending) > 1:
+            self._sweep()
         return request
 
     def _sweep(self) -> None:
@@ -155,13 +164,13 @@ class Handle:
             limit = max(seconds, sends) if request.sends else seconds
             if not request.outlast(max(0.0, begin + limit - time.monotonic())):
                 return False
-        self._pending.clear()
+        self._sweep()
         return True
 
     def destroy(self, seconds: float, sends: float = 0.0) -> None:
-        """Waits like finish() for unfinished operations, aborts those that are left, and frees. Any state is accepted; idempotent.
+        """Waits like finish() for unfinished operations, aborts those that are left and frees. Any state is accepted; idempotent.
 
-        No other thread may be inside a blocking call; use abort() to get it out.
+        Other threads that wait for operations get their ends.
         """
         with self._lock:
             if not self.at:
@@ -195,23 +204,31 @@ def new_slot() -> tuple[ctypes.c_void_p, int]:
 class Request:
     """An operation under way. Any thread may wait for it, any number of times; one waits in the library, the others for that one."""
 
-    __slots__ = ("_handle", "_slot", "_place", "_keep", "_post", "_lock", "_failure", "sends", "done")
+    __slots__ = ("_handle", "_slot", "_place", "_keep", "_post", "_lock", "_failure", "_status", "sends", "done")
 
     def __init__(self, handle: Handle, slot: ctypes.c_void_p, place: int, keep: object, post: Callable[[], None] | None = None,
                  sends: bool = False) -> None:
         self._handle, self._slot, self._place, self._keep, self._post, self.sends = handle, slot, place, keep, post, sends
         self._lock = threading.Lock()
         self._failure: BaseException | None = None
+        self._status = [0]  # of the latest call
         self.done = False  # finished, and post has run
 
-    def _settle(self, status: int) -> None:
-        """The library has given the request back; the lock is held."""
-        if status:
-            self._failure = self._handle.error(status)
+    def _ask(self, call: Callable[..., int], argument: int) -> int:
+        """Calls the library about it; the lock is held. The last status is told once, so the call and the keeping of its result are one step
+        of the interpreter: Ctrl-C comes before or after.
+        """
+        self._status[:] = map(call, (self._place,), (argument,))
+        return self._status[0]
+
+    def _settle(self) -> None:
+        """The library has given the request back; the lock is held. After Ctrl-C in here it is done again."""
+        if self._status[0]:
+            self._failure = self._handle.error(self._status[0])
         elif self._post:
             try:
                 self._post()
-            except BaseException as e:  # told to whoever waits
+            except Exception as e:  # told to whoever waits
                 self._failure = e
         self.done = True
         self._keep = self._post = None
@@ -221,9 +238,10 @@ class Request:
         if not self.done and self._lock.acquire(blocking=False):
             try:
                 if not self.done:
-                    status = self._handle.lib.hold.hk_test(self._place, _UNUSED_AT)
+                    if self._slot.value is not None:
+                        self._ask(self._handle.lib.hold.hk_test, _UNUSED_AT)
                     if self._slot.value is None:
-                        self._settle(status)
+                        self._settle()
             finally:
                 self._lock.release()
         return self.done
@@ -237,16 +255,16 @@ class Request:
             return self.done
         try:
             handle, status = self._handle, WAIT_EXPIRED
-            if not self.done and handle.spins:
-                status = handle._wait_now(self._place, 0)
+            if handle.spins and self._slot.value is not None:
+                status = self._ask(handle._wait_now, 0)
             while not self.done:
                 if self._slot.value is None:
-                    self._settle(status)
+                    self._settle()
                     break
                 left = SLICE_US if end is None else min(SLICE_US, int((end - time.monotonic()) * 1e6))
                 if left <= 0 or status not in (0, WAIT_EXPIRED):
                     break
-                status = handle._wait_free(self._place, left)
+                status = self._ask(handle._wait_free, left)
         finally:
             self._lock.release()
         return self.done
@@ -269,11 +287,9 @@ class Request:
         """Waits like outlast(None), asleep without the GIL: what moves is moved by the library's own thread, or by who waits otherwise."""
         lib, event = self._handle.lib, ctypes.c_void_p()
         with self._lock:
-            if not self.done and self._handle.spins:  # for a moment, as in call(): mostly that is all it takes, and spares three wake-ups
-                status = self._handle._wait_free(self._place, 0)
-                if self._slot.value is None:
-                    self._settle(status)
-            if not self.done and self._slot.value is not None:
+            if self._handle.spins and self._slot.value is not None:  # for a moment, as in call(): mostly that is all it takes, and spares three wake-ups
+                self._ask(self._handle._wait_free, 0)
+            if self._slot.value is not None:
                 lib.hold.hk_request_event(self._slot.value, ctypes.addressof(event))
         if event.value:
             lib.free.hk_event_wait(event.value, (1 << 64) - 1)

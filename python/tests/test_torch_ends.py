@@ -45,6 +45,32 @@ def pending(rank, ranks, place):
         dist.destroy_process_group()
 
 
+def inside(rank, ranks, place):
+    """Destroyed while another thread is in a call that has no Work, and that a rank does not come to."""
+    start(rank, ranks, place, LIMIT_S)
+    if rank == 0:
+        raised = []
+
+        def body():
+            try:
+                dist.all_reduce(torch.ones(10))
+            except Exception as e:
+                raised.append(e)
+
+        thread = threading.Thread(target=body)
+        thread.start()
+        while not hocket.torch._memory.of(None, "a test")._handle._pending:
+            time.sleep(0.001)
+        begin = time.monotonic()
+        dist.destroy_process_group()
+        assert time.monotonic() - begin < 4
+        thread.join(LIMIT_S)
+        assert isinstance(raised[0], hocket.Aborted)
+        say(place)
+    else:
+        wait_until(place)
+
+
 def sent(rank, ranks, place):
     """A message too large for what lies between ranks, not waited for, is there for who comes after the sender's group has begun to end."""
     start(rank, ranks, place, LIMIT_S)
@@ -90,7 +116,7 @@ def objects(rank, ranks, place):
     dist.destroy_process_group()
 
 
-@pytest.mark.parametrize("body, ranks", [(pending, 2), (sent, 2), (objects, 2)])
+@pytest.mark.parametrize("body, ranks", [(pending, 2), (inside, 2), (sent, 2), (objects, 2)])
 def test(body, ranks, tmp_path):
     run(ranks, tmp_path, body)
 

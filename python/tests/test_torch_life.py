@@ -143,6 +143,60 @@ def dead(rank, ranks, place):
     dist.destroy_process_group()
 
 
+def at_its_end(rank, ranks, place):
+    """Ctrl-C in the very wait that sees the end of an operation: how it ended is not lost, and what is not contiguous gets its values."""
+    start(rank, ranks, place)
+    handle = dist.group.WORLD._handle
+    for k in range(4):
+        there = f"{place}.{k}"
+        if rank:
+            wait_until(there)
+            dist.send(torch.full((8,), float(k)), 0)
+            continue
+        handle.spins = k % 2 == 0
+        x = torch.full((8, 2), -1.0).t()[0]
+        work = dist.irecv(x, 1)
+
+        def strike(work=work, there=there):
+            while not work._request._lock.locked():
+                time.sleep(0.001)
+            os.kill(os.getpid(), signal.SIGINT)
+            say(there)
+
+        thread = threading.Thread(target=strike)
+        with pytest.raises(KeyboardInterrupt):
+            thread.start()
+            work.wait()
+        thread.join()
+        assert work.wait() and (x == k).all()
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def at_its_beginning(rank, ranks, place):
+    """Ctrl-C just when something has been issued: it is known and keeps its memory; what was to start together is issued."""
+    start(rank, ranks, place)
+    handle = dist.group.WORLD._handle
+
+    def strike(*_):
+        raise KeyboardInterrupt
+
+    if rank == 0:
+        now, handle.spins, handle._wait_now = handle._wait_now, True, strike
+        with pytest.raises(KeyboardInterrupt):
+            dist.all_reduce(torch.ones(10))
+        handle._wait_now = now
+        assert len(handle._pending) == 1
+        with pytest.raises(KeyboardInterrupt):
+            handle.submit_group([(strike, None)])
+    else:
+        dist.all_reduce(torch.ones(10))
+    x = torch.ones(10)
+    dist.all_reduce(x)
+    assert (x == ranks).all()
+    dist.destroy_process_group()
+
+
 def missing(rank, ranks, place):
     start(rank, ranks, place)
     hocket.torch.monitored_barrier(timeout=timedelta(seconds=10))
@@ -205,7 +259,8 @@ def mixed(rank, ranks, place):
 
 
 @pytest.mark.parametrize("body, ranks", [(works, 2), (works, 3), (limit, 2), (mismatch, 2), (ddp_fails, 2), (abort, 2), (missing, 4),
-                                         (interrupted, 2), (forked, 2), (mixed, 2)])
+                                         (interrupted, 2), (at_its_end, 2),
+                                         (at_its_beginning, 2), (forked, 2), (mixed, 2)])
 def test(body, ranks, tmp_path):
     run(ranks, tmp_path, body)
 
