@@ -167,10 +167,10 @@ class Handle:
         self._sweep()
         return True
 
-    def destroy(self, seconds: float, sends: float = 0.0) -> None:
-        """Waits like finish() for unfinished operations, aborts those that are left and frees. Any state is accepted; idempotent.
+    def destroy(self, seconds: float, sends: float = 0.0, last: Callable[[], None] | None = None) -> None:
+        """Waits like finish() for unfinished operations, aborts those that are left, runs ``last`` and frees. Idempotent.
 
-        Other threads that wait for operations get their ends.
+        Any state is accepted. Other threads that wait for operations get their ends.
         """
         with self._lock:
             if not self.at:
@@ -179,6 +179,8 @@ class Handle:
                 self.abort()
                 if not self.finish(5.0):
                     return  # in a child of fork, or something else waits on it: better leaked than freed under it
+            if last is not None:
+                last()
             at, self.at = self.at, 0
             _aside(lambda: self.lib.free.hk_comm_destroy(at))
 
@@ -215,8 +217,8 @@ class Request:
         self.done = False  # finished, and post has run
 
     def _ask(self, call: Callable[..., int], argument: int) -> int:
-        """Calls the library about it; the lock is held. The last status is told once, so the call and the keeping of its result are one step
-        of the interpreter: Ctrl-C comes before or after.
+        """Calls the library about it; the lock is held. The last status is told once, so the call and the keeping of its result are one
+        step of the interpreter: Ctrl-C comes before or after.
         """
         self._status[:] = map(call, (self._place,), (argument,))
         return self._status[0]
@@ -287,7 +289,8 @@ class Request:
         """Waits like outlast(None), asleep without the GIL: what moves is moved by the library's own thread, or by who waits otherwise."""
         lib, event = self._handle.lib, ctypes.c_void_p()
         with self._lock:
-            if self._handle.spins and self._slot.value is not None:  # for a moment, as in call(): mostly that is all it takes, and spares three wake-ups
+            # For a moment, as in call(): mostly that is all it takes, and spares three wake-ups.
+            if self._handle.spins and self._slot.value is not None:
                 self._ask(self._handle._wait_free, 0)
             if self._slot.value is not None:
                 lib.hold.hk_request_event(self._slot.value, ctypes.addressof(event))

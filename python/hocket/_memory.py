@@ -80,9 +80,9 @@ class Memory:
     def close(self) -> None:
         """What was registered becomes memory as any other, contents kept. To be called before the communicator is destroyed."""
         with self._lock:
-            self._idle.clear()
             for at, serial in list(self._mine.items()):
                 self._hide(at, serial)
+            self._idle.clear()  # not before: what is unmapped first keeps its place in the segment
 
     def _trim(self) -> None:
         """No more bytes are kept than were in use at once."""

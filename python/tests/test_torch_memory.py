@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gc
 import mmap
+import os
 import time
 from datetime import timedelta
 
@@ -97,6 +98,38 @@ def fresh(rank, ranks, place):
     assert not seen(part) and (part == 0).all()
     part += 1
     assert (part == 1).all()
+    return True
+
+
+def held():
+    """Bytes of memory that this process shows: of its segment, a memory file."""
+    files = (f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd"))
+    return sum(os.stat(f).st_blocks * 512 for f in files if os.path.exists(f) and "memfd:" in os.readlink(f))
+
+
+def given_back(rank, ranks, place):
+    """At the end of a group that others outlive, also when something was under way in it."""
+    start(rank, ranks, place)
+    before = None
+    for busy in (False, False, True, True):
+        group = dist.new_group(list(range(ranks)))
+        registered = ht.register_(torch.ones(MANY), group=group)
+        a, b = [ht.empty(16 * MANY, group=group).fill_(1) for _ in range(2)], ht.zeros(MANY, group=group).add_(2)
+        dist.all_reduce(a[0], group=group)
+        del a
+        a = ht.empty(8 * MANY, group=group)  # another block: one of those stays idle
+        del a
+        assert ht._memory.of(group, "a test").memory._idle
+        if busy:
+            dist.irecv(torch.zeros(3), (rank + 1) % ranks, group=group)
+        dist.barrier()
+        memory = ht._memory.of(group, "a test").memory
+        dist.destroy_process_group(group)
+        assert not memory._mine and not seen(b) and not seen(registered) and (b == 2).all() and (registered == 1).all()
+        dist.barrier()
+        before = held() if before is None else before
+        assert held() < before + 32 * MANY  # half a block: what else lies there varies
+    dist.destroy_process_group()
     return True
 
 
@@ -217,7 +250,7 @@ def sharded(rank, ranks, place):
     return True
 
 
-@pytest.mark.parametrize("body, n", [(fresh, 1), (fresh, 3), (moved, 2), (buckets, 2)])
+@pytest.mark.parametrize("body, n", [(fresh, 1), (fresh, 3), (given_back, 2), (moved, 2), (buckets, 2)])
 def test_memory(tmp_path, body, n):
     assert run(n, tmp_path, body) == [True] * n
 

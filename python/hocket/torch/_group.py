@@ -88,9 +88,7 @@ class Group(Collectives):
         """Waits for what is under way, at most CLOSE_SECONDS, for sends SEND_SECONDS, and frees. Idempotent; nothing in a child of fork."""
         if os.getpid() == self._pid:
             limit = self._timeout.total_seconds()
-            if self._handle.finish(min(CLOSE_SECONDS, limit), min(SEND_SECONDS, limit)):
-                self.memory.close()
-            self._handle.destroy(0.0)
+            self._handle.destroy(min(CLOSE_SECONDS, limit), min(SEND_SECONDS, limit), self.memory.close)
 
     def supports_tensor_alloc(self, device: Any) -> bool:
         return torch.device(device).type == "cpu"
