@@ -44,7 +44,11 @@ class Memory:
         self._live = self._most = 0  # bytes of blocks in use, now and at most
 
     def take(self, size: int) -> memoryview | None:
-        """A block of ``size`` bytes or some more, its contents anything, while the view lives; None where ranks cannot share memory."""
+        """A block of ``size`` bytes or some more, its contents anything, while the view lives; None where ranks cannot share memory, as in a
+        child of fork, where idle blocks are the parent's.
+        """
+        if os.getpid() != self._handle.pid:
+            return None
         with self._lock:
             while self._back:
                 back = self._back.popleft()
@@ -54,7 +58,10 @@ class Memory:
             if block is not None:
                 self._idle.remove(block)
             else:
-                block = _Block(size)
+                try:
+                    block = _Block(size)
+                except (OSError, OverflowError):  # more than there can be: so says whoever makes it otherwise
+                    return None
                 if self._show(block.at, block.size) is not None:
                     return None
             self._live += block.size

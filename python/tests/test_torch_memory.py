@@ -133,6 +133,26 @@ def given_back(rank, ranks, place):
     return True
 
 
+def child(rank, ranks, place):
+    """A forked child gets none of the blocks that its parent may use next."""
+    start(rank, ranks, place)
+    t = ht.empty(MANY)
+    del t
+    pid = os.fork()
+    if not pid:
+        ht.empty(MANY).fill_(7)
+        os._exit(0)
+    t = ht.empty(MANY).fill_(1)
+    assert os.waitpid(pid, 0)[1] == 0 and (t == 1).all()
+    inside = dist.group.WORLD
+    assert inside.supports_tensor_alloc("cpu") and not inside.supports_tensor_alloc("cuda")
+    assert seen(inside.allocate_tensor(MANY, dtype=torch.float32, device=torch.device("cpu")))
+    raises(hocket.Invalid, "device cuda:1", lambda: inside.allocate_tensor(MANY, dtype=torch.float32, device="cuda:1"))
+    raises(RuntimeError, "allocate", lambda: ht.empty(1 << 50))
+    dist.destroy_process_group()
+    return True
+
+
 def moved(rank, ranks, place):
     start(rank, ranks, place)
     t = torch.randn(MANY, requires_grad=True)
@@ -250,7 +270,7 @@ def sharded(rank, ranks, place):
     return True
 
 
-@pytest.mark.parametrize("body, n", [(fresh, 1), (fresh, 3), (given_back, 2), (moved, 2), (buckets, 2)])
+@pytest.mark.parametrize("body, n", [(fresh, 1), (fresh, 3), (given_back, 2), (child, 1), (moved, 2), (buckets, 2)])
 def test_memory(tmp_path, body, n):
     assert run(n, tmp_path, body) == [True] * n
 

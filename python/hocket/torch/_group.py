@@ -27,7 +27,7 @@ from .._handle import Handle
 from .._memory import Memory
 from . import _memory, _work
 from ._collectives import Collectives
-from ._errors import BY_STATUS
+from ._errors import BY_STATUS, Invalid
 
 CLOSE_SECONDS = 0.5   # how long shutdown() waits for unfinished operations before it aborts them
 SEND_SECONDS = 10.0   # the same for messages to others, who may be late but count on them
@@ -91,10 +91,14 @@ class Group(Collectives):
             self._handle.destroy(min(CLOSE_SECONDS, limit), min(SEND_SECONDS, limit), self.memory.close)
 
     def supports_tensor_alloc(self, device: Any) -> bool:
-        return torch.device(device).type == "cpu"
+        return device is None or torch.device(device).type == "cpu"
 
     def allocate_tensor(self, size: int, *, dtype: torch.dtype, device: Any = None) -> torch.Tensor:
-        """A tensor of ``size`` elements, uninitialized, in memory that ranks on this host see: see hocket.torch.empty."""
+        """A tensor of ``size`` elements, uninitialized, in memory that ranks on this host see: see hocket.torch.empty. Raises Invalid for
+        another device than the CPU.
+        """
+        if not self.supports_tensor_alloc(device):
+            raise Invalid(f"allocate_tensor: device {device}: hocket's memory is the CPU's")
         return _memory.allocate(self.memory, size, dtype)
 
     def watch_buckets(self) -> None:
