@@ -205,7 +205,13 @@ def missing(rank, ranks, place):
         with pytest.raises(RuntimeError, match="Ranks 1, 2 failed to pass monitoredBarrier in 500 ms"):
             hocket.torch.monitored_barrier(timeout=short, wait_all_ranks=True)
     elif rank == 3:
-        with pytest.raises(RuntimeError, match="rank 0"):
+        with pytest.raises(RuntimeError, match="from rank 0 in 20000 ms. Ranks 1, 2 failed"):  # by rank 0's word, long before its own limit
+            hocket.torch.monitored_barrier(wait_all_ranks=True)
+    dist.barrier()
+    if rank in (1, 2):
+        with pytest.raises(RuntimeError, match="Ranks 1, 2 failed"):  # too late
+            hocket.torch.monitored_barrier()
+        with pytest.raises(RuntimeError, match="in 500 ms. Ranks 0, 3 failed"):  # without rank 0 they find out by themselves
             hocket.torch.monitored_barrier(timeout=short)
     dist.barrier()  # nothing is broken
     dist.destroy_process_group()
