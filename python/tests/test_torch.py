@@ -188,6 +188,12 @@ def together(rank, ranks):
             dist.all_reduce(x)
     assert all(torch.equal(x, t) for x, t in zip(xs, total))
     xs = [of_rank(rank, (n,)) for n in (1, 100, 5000)]
+    with pytest.raises(RuntimeError, match="mixed types"), dist._coalescing_manager(device=torch.device("cpu")):
+        dist.all_reduce(torch.ones(2))
+        dist.all_gather_into_tensor(torch.ones(2 * ranks), torch.ones(2))
+    x = torch.ones(2)
+    dist.all_reduce(x)  # is no part of what came to nothing
+    assert (x == ranks).all()
     with dist._coalescing_manager(device=torch.device("cpu"), async_ops=True) as manager:
         for x in xs:
             dist.all_reduce(x)

@@ -10,10 +10,12 @@ runs to its end.
 from __future__ import annotations
 
 import ctypes
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from datetime import timedelta
+from types import GeneratorType
 from typing import Any
 
 import torch
@@ -38,6 +40,13 @@ _PLAIN = {torchs: ours for torchs, ours in OPS.items() if torchs <= MAX}  # for 
 
 def _us(limit: timedelta) -> int:
     return max(int(limit.total_seconds() * 1e6), 1)
+
+
+def _block(caller: Any) -> Any:
+    """The generator that torch's _coalescing_manager is, if it is the caller."""
+    enter = caller.f_back if caller is not None else None
+    generator = getattr(enter.f_locals.get("self"), "gen", None) if enter is not None else None
+    return generator if isinstance(generator, GeneratorType) else None
 
 
 class Collectives:
@@ -97,7 +106,7 @@ class Collectives:
     def _issue(self, opts: Any, function: Callable[..., int], call: tuple[Any, ...], result: LT, keep: Any, post: Post | None,
                options: int | None, source: Any) -> HocketWork:
         self._count += 1
-        collected = getattr(self._local, "collected", None) if self._collecting else None
+        collected = self._collected() if self._collecting else None
         if collected is not None:
             collected.append(((function, *call, options), (keep, result), post, result))
             return work(None, result, source)
@@ -176,7 +185,7 @@ class Collectives:
                 p()
 
         self._count += len(calls)
-        collected = getattr(self._local, "collected", None) if self._collecting else None
+        collected = self._collected() if self._collecting else None
         if collected is not None:
             collected.extend((call, None, None, []) for call in calls[1:])
             collected.append((calls[0], (keep, result), after if some else None, result))
@@ -445,16 +454,30 @@ class Collectives:
 
     # ---- Several operations as one
 
+    def _collected(self) -> list[Any] | None:
+        """What this thread collects. None: nothing, also when an error ended torch's with block, which then does not call end_coalescing."""
+        collected = getattr(self._local, "collected", None)
+        if collected is not None and self._local.block is not None and self._local.block.gi_frame is None:
+            self._collect_no_more()
+            return None
+        return collected
+
+    def _collect_no_more(self) -> None:
+        self._local.collected = self._local.block = None
+        self._collecting -= 1
+
     def start_coalescing(self, device: Any = None) -> None:
         """Operations of this thread are collected from here on."""
-        self._local.collected = []
-        self._collecting += 1
+        if self._collected() is None:
+            self._collecting += 1
+        self._local.collected, self._local.block = [], _block(sys._getframe().f_back)
 
     def end_coalescing(self, device: Any = None) -> HocketWork:
         """Issues what was collected, together; the Work stands for all."""
-        collected = self._local.collected or []
-        self._local.collected = None
-        self._collecting -= 1
+        collected = self._collected()
+        if collected is None:
+            raise Invalid(f"rank {self._rank}: end_coalescing without start_coalescing")
+        self._collect_no_more()
         result = [t for *_, tensors in collected for t in tensors]
         return self._together(None, [call for call, *_ in collected], [keep for _, keep, *_ in collected],
                               [post for _, _, post, _ in collected], result, [])
