@@ -42,7 +42,8 @@ _OF_BOOLS = {SUM: OPS[MAX], MAX: OPS[MAX], BOR: OPS[MAX], PRODUCT: OPS[MIN], MIN
 def check(t: Tensor, what: str) -> None:
     """Raises Invalid unless ``t`` is a strided tensor on the CPU."""
     if t.layout is not torch.strided or not t.is_cpu:
-        raise Invalid(f"{what}: a {str(t.layout).removeprefix('torch.')} tensor on {t.device}: hocket takes dense tensors on the CPU")
+        remedy = ": pass t.to_dense()" if t.is_cpu else ": pass t.cpu(), or give its device a backend beside, as in 'cpu:hocket,cuda:nccl'"
+        raise Invalid(f"{what}: a {str(t.layout).removeprefix('torch.')} tensor on {t.device}: hocket takes dense tensors on the CPU{remedy}")
 
 
 def movable(t: Tensor) -> tuple[int, int]:
