@@ -14,11 +14,13 @@ import os
 import threading
 import weakref
 from collections import deque
+from typing import Any
 
 from ._handle import Handle
 
 _shown: dict[int, int] = {}  # address -> bytes, of all that this process has registered: its communicators share it
 _serials = itertools.count(1)
+_memories: weakref.WeakSet[Memory] = weakref.WeakSet()
 
 
 class _Block:
@@ -39,9 +41,11 @@ class Memory:
         self._handle = handle
         self._lock = threading.Lock()
         self._mine: dict[int, int] = {}  # address -> serial of its registration
+        self._owners: dict[int, weakref.ref[Any]] = {}  # by serial, of what was not made here
         self._idle: list[_Block] = []  # blocks that nobody uses, oldest first
         self._back: deque[_Block] = deque()  # the same, as finalizers leave them, which may run anywhere and so take no lock
         self._live = self._most = 0  # bytes of blocks in use, now and at most
+        _memories.add(self)
 
     def take(self, size: int) -> memoryview | None:
         """A block of ``size`` bytes or some more, its contents anything, while the view lives; None where ranks cannot share memory, as in a
@@ -71,18 +75,29 @@ class Memory:
         weakref.finalize(view, self._back.append, block).atexit = False
         return view
 
-    def register(self, at: int, size: int, owner: object) -> str | None:
-        """Shows [at, at + size) to ranks of this host until ``owner`` dies, which must be before its memory is used for something else.
+    def register(self, owner: Any) -> str | None:
+        """Shows the nbytes() at data_ptr() of ``owner`` to ranks of this host until it dies, which must be before its memory is used for
+        something else.
 
         No other thread may write there meanwhile. None, or why it cannot be. Twice is as good as once.
         """
+        at, size = owner.data_ptr(), owner.nbytes()
         with self._lock:
             if _shown.get(at, -1) >= size:
                 return None
             why = self._show(at, size)
             if why is None:
-                weakref.finalize(owner, self._hide, at, self._mine[at]).atexit = False
+                serial = self._mine[at]
+                self._owners[serial] = weakref.ref(owner)
+                weakref.finalize(owner, self._hide, at, serial).atexit = False
         return why
+
+    def look_after(self) -> None:
+        """Takes back what its owner has given up without dying, as a storage does that is resized or goes to share_memory_()."""
+        for at, serial in list(self._mine.items()):
+            owner = self._owners[serial]() if serial in self._owners else None
+            if owner is not None and owner.data_ptr() != at:
+                self._hide(at, serial)
 
     def close(self) -> None:
         """What was registered becomes memory as any other, contents kept. To be called before the communicator is destroyed."""
@@ -112,9 +127,18 @@ class Memory:
     def _hide(self, at: int, serial: int) -> None:
         """Also run by finalizers, so it takes no lock; the GIL, kept from here on, keeps the communicator."""
         handle = self._handle
-        if self._mine.get(at) != serial or os.getpid() != handle.pid:
+        if os.getpid() != handle.pid or self._mine.get(at) != serial or self._mine.pop(at, None) is None:  # another thread was first
             return
-        del self._mine[at]
+        self._owners.pop(serial, None)
         _shown.pop(at, None)
         if handle.at:
             handle.lib.hold.hk_mem_deregister(handle.at, at)  # fails if it was unmapped, which is as good
+
+
+def _before_fork() -> None:
+    """What is the heap's again must not be shared with a child, whose heap would write into this one."""
+    for memory in list(_memories):
+        memory.look_after()
+
+
+os.register_at_fork(before=_before_fork)

@@ -144,6 +144,18 @@ def child(rank, ranks, place):
         os._exit(0)
     t = ht.empty(MANY).fill_(1)
     assert os.waitpid(pid, 0)[1] == 0 and (t == 1).all()
+    # Nor does it share what a storage has given up.
+    for give_up in (torch.UntypedStorage.share_memory_, lambda s: s.resize_(0)):
+        storages = [ht.register_(torch.zeros(MANY // 16)).untyped_storage() for _ in range(8)]
+        for s in storages:
+            give_up(s)
+        others = [torch.ones(n) for n in (MANY // 16, MANY // 32, MANY // 64) * 20]
+        pid = os.fork()
+        if not pid:
+            for o in others:
+                o.fill_(7)
+            os._exit(0)
+        assert os.waitpid(pid, 0)[1] == 0 and all((o == 1).all() and not seen(o) for o in others)
     inside = dist.group.WORLD
     assert inside.supports_tensor_alloc("cpu") and not inside.supports_tensor_alloc("cuda")
     assert seen(inside.allocate_tensor(MANY, dtype=torch.float32, device=torch.device("cpu")))

@@ -97,7 +97,7 @@ def _register(memory: Memory, storage: torch.UntypedStorage) -> str | None:
         _safe = _tells_before()
     if not _safe:
         return f"torch {torch.__version__} does not tell in time when a storage ends; use hocket.torch.empty"
-    return memory.register(storage.data_ptr(), storage.nbytes(), storage)
+    return memory.register(storage)
 
 
 class Buckets:
