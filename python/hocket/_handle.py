@@ -253,7 +253,7 @@ class Request:
         if self.done:
             return True
         end = None if seconds is None else time.monotonic() + seconds
-        if not self._lock.acquire(timeout=-1 if seconds is None else seconds):
+        if not self._lock.acquire(timeout=-1 if seconds is None else max(0.0, seconds)):
             return self.done
         try:
             handle, status = self._handle, WAIT_EXPIRED

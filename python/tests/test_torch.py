@@ -132,6 +132,9 @@ def movement(rank, ranks):
             assert all(same(a, b) for a, b in zip(outs, all_of))
             right, left = (rank + 1) % ranks, (rank - 1) % ranks
             got = lay(torch.zeros(shape, dtype=dtype))
+            for call in (dist.isend, dist.irecv):
+                with pytest.raises(ValueError, match="does not fit"):
+                    call(mine, right, tag=1 << 32)
             works = [dist.isend(mine, right, tag=3), dist.irecv(got, left, tag=3)]
             for w in works:
                 w.wait()

@@ -62,6 +62,8 @@ def works(rank, ranks, place):
     w = dist.irecv(late, (rank - 1) % ranks, tag=1)
     with pytest.raises(TimeoutError, match=" Timed out "):
         w.wait(timedelta(milliseconds=50))
+    with pytest.raises(TimeoutError):
+        w.wait(timedelta(milliseconds=-1))
     dist.barrier()
     dist.send(torch.ones(1), (rank + 1) % ranks, tag=1) if rank == 0 else w.wait()
     w.wait() if rank == 0 else dist.send(torch.ones(1), (rank + 1) % ranks, tag=1)

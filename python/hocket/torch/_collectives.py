@@ -433,6 +433,7 @@ class Collectives:
         check(t, "recv")
         y, post = target(t, False, "recv")
         found = ctypes.c_int(-1)
+        self._tagged(tag)  # is it one?
         options = Options(ctypes.sizeof(Options), self._standing_us)
         options.tag, options.source = tag, ctypes.addressof(found)
         call = (y.data_ptr(), y.numel() * y.element_size(), _U8, ANY_SOURCE)
@@ -447,6 +448,8 @@ class Collectives:
         if o is None:
             if len(self._tags) > 4096:
                 self._tags = {}
+            if not -1 << 31 <= tag < 1 << 31:  # ctypes would cut it off
+                raise Invalid(f"rank {self._rank}: tag {tag} does not fit into 32 bits")
             o = Options(ctypes.sizeof(Options), self._standing_us)
             o.tag = tag
             self._tags[tag, self._standing_us] = o
