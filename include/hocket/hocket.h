@@ -230,7 +230,8 @@ HK_API hk_status hk_group_end(hk_comm *comm, hk_request **request);
 /* A finished request is freed and set to NULL; a NULL request is finished. The status is the operation's. */
 HK_API hk_status hk_test(hk_request **request, int *done);
 HK_API hk_status hk_wait(hk_request **request);
-/* Like hk_wait but gives up after timeout_us with HK_WAIT_EXPIRED, which leaves the request and the communicator as they are. */
+/* Like hk_wait but gives up after timeout_us (0.1 ms later while things move) with HK_WAIT_EXPIRED, which leaves the request and the
+ * communicator as they are. */
 HK_API hk_status hk_wait_for(hk_request **request, uint64_t timeout_us);
 /* All of them, the first failure returned; any of them, *index is which (n if all were NULL). */
 HK_API hk_status hk_wait_all(hk_request **requests, size_t n);
