@@ -68,19 +68,19 @@ class Handle:
             status = function(*arguments, self.at, options, place)
             if not status:
                 status = self._wait_now(place, 0) if self.spins else WAIT_EXPIRED
+            if status == WAIT_EXPIRED:  # a request is what destroy() in another thread finds
+                self.adopt(slot, place, (keep, arguments)).wait()
+                return
         except BaseException:
             self._interrupted(slot, place, (keep, arguments))
             raise
-        if status == WAIT_EXPIRED:  # where destroy() in another thread finds it
-            self.adopt(slot, place, (keep, arguments)).wait()
-            status = 0
         self._slots.append((slot, place))
         if status:
             raise self.error(status)
 
     def _interrupted(self, slot: ctypes.c_void_p, place: int, keep: object) -> None:
         """After Ctrl-C: what was issued goes on and owns its buffers."""
-        if slot.value:
+        if slot.value and not any(request._slot is slot for request in list(self._pending)):
             self.adopt(slot, place, keep)
 
     def submit(self, function: Callable[..., int], *arguments: object, options: int | None = None, keep: object = None,
@@ -93,12 +93,12 @@ class Handle:
         slot, place = new_slot()
         try:
             status = function(*arguments, self.at, options, place)
+            if status:
+                raise self.error(status)
+            return self.adopt(slot, place, keep, post, function is self.lib.hold.hk_send)
         except BaseException:
             self._interrupted(slot, place, keep)
             raise
-        if status:
-            raise self.error(status)
-        return self.adopt(slot, place, keep, post, function is self.lib.hold.hk_send)
 
     def submit_group(self, calls: list[tuple[Any, ...]], keep: object = None, post: Callable[[], None] | None = None) -> Request:
         """Issues several operations that start together, behind one request. Each is (function, *arguments, options).
@@ -109,21 +109,25 @@ class Handle:
             raise self.gone()
         hold = self.lib.hold
         failed: BaseException | None = None
-        status = hold.hk_group_start(self.at)
-        if status:
-            raise self.error(status)
+        slot, place = new_slot()
         try:
+            status = hold.hk_group_start(self.at)
+            if status:
+                raise self.error(status)
             for function, *arguments, options in calls:
                 status = function(*arguments, self.at, options, None)
                 if status:
                     raise self.error(status)
         except BaseException as e:  # Ctrl-C too: a group left open would take in all that comes later
             failed = e
-        slot, place = new_slot()
-        status = hold.hk_group_end(self.at, place)
-        if status:
-            raise failed or self.error(status)
-        request = self.adopt(slot, place, keep, post, any(call[0] is hold.hk_send for call in calls))
+        try:
+            status = hold.hk_group_end(self.at, place)
+            if status:
+                raise failed or self.error(status)
+            request = self.adopt(slot, place, keep, post, any(call[0] is hold.hk_send for call in calls))
+        except BaseException:
+            self._interrupted(slot, place, keep)
+            raise
         if failed:
             raise failed
         return request
@@ -237,14 +241,18 @@ class Request:
 
     def poll(self) -> bool:
         """Is it finished? Moves things on, never waits, raises nothing of the operation's."""
-        if not self.done and self._lock.acquire(blocking=False):
-            try:
-                if not self.done:
-                    if self._slot.value is not None:
-                        self._ask(self._handle.lib.hold.hk_test, _UNUSED_AT)
-                    if self._slot.value is None:
-                        self._settle()
-            finally:
+        if self.done:
+            return True
+        held: list[bool] = [False]
+        try:
+            held[:] = map(self._lock.acquire, (False,))  # one step, as in _ask
+            if held[0] and not self.done:
+                if self._slot.value is not None:
+                    self._ask(self._handle.lib.hold.hk_test, _UNUSED_AT)
+                if self._slot.value is None:
+                    self._settle()
+        finally:
+            if held[0]:
                 self._lock.release()
         return self.done
 
@@ -253,23 +261,29 @@ class Request:
         if self.done:
             return True
         end = None if seconds is None else time.monotonic() + seconds
-        if not self._lock.acquire(timeout=-1 if seconds is None else max(0.0, seconds)):
-            return self.done
+        held: list[bool] = [False]
         try:
-            handle, status = self._handle, WAIT_EXPIRED
-            if handle.spins and self._slot.value is not None:
-                status = self._ask(handle._wait_now, 0)
-            while not self.done:
-                if self._slot.value is None:
-                    self._settle()
-                    break
-                left = SLICE_US if end is None else min(SLICE_US, int((end - time.monotonic()) * 1e6))
-                if left <= 0 or status not in (0, WAIT_EXPIRED):
-                    break
-                status = self._ask(handle._wait_free, left)
+            held[:] = map(self._lock.acquire, (True,), (-1 if seconds is None else max(0.0, seconds),))
+            if held[0]:
+                self._outlast(end)
         finally:
-            self._lock.release()
+            if held[0]:
+                self._lock.release()
         return self.done
+
+    def _outlast(self, end: float | None) -> None:
+        """The lock is held."""
+        handle, status = self._handle, WAIT_EXPIRED
+        if handle.spins and self._slot.value is not None:
+            status = self._ask(handle._wait_now, 0)
+        while not self.done:
+            if self._slot.value is None:
+                self._settle()
+                break
+            left = SLICE_US if end is None else min(SLICE_US, int((end - time.monotonic()) * 1e6))
+            if left <= 0 or status not in (0, WAIT_EXPIRED):
+                break
+            status = self._ask(handle._wait_free, left)
 
     def failure(self) -> BaseException | None:
         """Why it failed; None if it succeeded or is unfinished."""
