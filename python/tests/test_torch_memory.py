@@ -9,6 +9,7 @@ import os
 import time
 from datetime import timedelta
 
+import numpy
 import pytest
 from ranks import run
 
@@ -59,6 +60,8 @@ def fresh(rank, ranks, place):
     assert ht.empty(3, 5).dtype is torch.float64 and ht.empty([3, 5]).shape == (3, 5) and ht.empty(torch.Size([2])).shape == (2,)
     torch.set_default_dtype(torch.float32)
     assert ht.empty(0).numel() == 0 and ht.empty((0, 7)).shape == (0, 7) and ht.empty(()).shape == ()
+    t = ht.empty(numpy.int64(3), numpy.int32(70000))
+    assert t.shape == (3, 70000) and t.stride() == (70000, 1) and t.detach_() is t and not t._is_view()
     for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int8, torch.int64):
         t = ht.zeros(3, 64, 1000, dtype=dtype)
         assert seen(t) and t.is_contiguous() and (t == 0).all() and t.dtype is dtype

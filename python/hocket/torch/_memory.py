@@ -8,6 +8,7 @@ kept; ``Buckets`` does so for what DDP reduces. All last until the tensor's stor
 from __future__ import annotations
 
 import math
+import operator
 import weakref
 from typing import Any
 
@@ -43,9 +44,10 @@ def empty(*size: Any, dtype: torch.dtype | None = None, group: Any = None) -> Te
     It stays valid when the group is destroyed. Its storage cannot be resized. A forked child shares it with its parent. Small tensors,
     and all of them where the kernel lets ranks share no memory, are ordinary ones.
     """
-    shape = size[0] if len(size) == 1 and not isinstance(size[0], int) else size
-    memory = of(group, "hocket.torch.empty").memory
-    return allocate(memory, math.prod(shape), dtype if dtype is not None else torch.get_default_dtype()).view(tuple(shape))
+    shape = [operator.index(n) for n in (size[0] if len(size) == 1 and not hasattr(size[0], "__index__") else size)]
+    memory, dtype = of(group, "hocket.torch.empty").memory, dtype if dtype is not None else torch.get_default_dtype()
+    flat = allocate(memory, math.prod(shape), dtype)
+    return torch.empty(0, dtype=dtype).set_(flat.untyped_storage(), 0, shape)  # no view, which some things refuse
 
 
 def zeros(*size: Any, dtype: torch.dtype | None = None, group: Any = None) -> Tensor:
