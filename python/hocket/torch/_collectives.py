@@ -124,13 +124,13 @@ class Collectives:
 
     def allreduce(self, tensors: LT | Tensor, opts: Any = None) -> HocketWork:
         """In place."""
-        if isinstance(tensors, Tensor):
-            tensors = [tensors]
+        if type(tensors) is not list:
+            tensors = [tensors] if isinstance(tensors, Tensor) else list(tensors)
         if opts is None:
             opts = _AllreduceOptions()
         t = tensors[0]
         code = NUMBERS.get(t.dtype)
-        op = _PLAIN.get(int(opts.reduceOp.op))
+        op = _PLAIN.get(opts.reduceOp.op.value)
         if code is None or op is None or len(tensors) != 1 or not t.is_cpu or t.layout is not _STRIDED or not t.is_contiguous():
             return self._allreduce_any(tensors, opts)
         at = t.data_ptr()
