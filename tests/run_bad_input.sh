@@ -70,10 +70,10 @@ check missing_rank "HOCKET_JOB=bad-$$ HOCKET_RANK=0 HOCKET_RANKS=3 HOCKET_INIT_T
 check no_data "train_digits --data WORK/nosuch.gz"
 check calls "bad_calls"
 
-port=$((20000 + RANDOM % 20000))
-python3 -c "import socket,time; s=socket.socket(); s.bind(('127.0.0.1',$port)); s.listen(); print(flush=True); time.sleep(60)" > "$work/ready" &
+mkfifo "$work/ready"
+python3 -c "import socket,time; s=socket.socket(); s.bind(('127.0.0.1', 0)); s.listen(); print(s.getsockname()[1], flush=True); time.sleep(60)" > "$work/ready" &
 holder=$!
-until [ -s "$work/ready" ]; do kill -0 $holder 2> /dev/null || break; done
+read -r port < "$work/ready"
 check busy_port "RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port all_reduce"
 
 [ $failures = 0 ] && echo "$cases cases of bad input, all as told" || echo "$failures of $cases cases differ"
