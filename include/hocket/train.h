@@ -42,7 +42,7 @@ typedef struct hk_param {
 typedef struct hk_buckets_config {
     size_t size;         /* sizeof(hk_buckets_config) */
     size_t bucket_bytes; /* a bucket is full once it holds so much (so it holds less than twice that). A parameter that is as large by itself
-                          * gets a bucket of its own. 0: an eighth of all gradients, at least 512 KiB and at most 4 MiB */
+                          * gets a bucket of its own. 0: a sixteenth of all gradients, at least 512 KiB and at most 4 MiB */
     size_t first_bytes;  /* most bytes of the bucket launched last, of the parameters that the next forward pass needs first: nothing is
                           * left to hide its time. 0: 1 MiB; never more than bucket_bytes */
     hk_redop op;         /* HK_AVG or HK_SUM */

@@ -15,12 +15,12 @@
 #define BUCKET_BYTES_LEAST ((size_t)512 << 10)
 #define FIRST_BYTES ((size_t)1 << 20)
 
-/* An eighth of all gradients: the first bucket is to leave early in backward, and the last but one is to have time before its end. */
+/* A sixteenth of all gradients: the first bucket is to leave early in backward, and the last but one is to have time before its end. */
 static size_t usual_bytes(const hk_buckets *b)
 {
     size_t total = 0;
     for (size_t i = 0; i < b->n; i++) total += b->params[i].bytes;
-    return hki_min(BUCKET_BYTES, hki_max(total / 8, BUCKET_BYTES_LEAST));
+    return hki_min(BUCKET_BYTES, hki_max(total / 16, BUCKET_BYTES_LEAST));
 }
 
 /* How many of the first parameters make the bucket launched last: at least one, of one type. */
