@@ -133,7 +133,7 @@ static bool drive(hki_engine *e, const policy most, bool (*done)(void *), void *
         } else {
             doze(e, done, arg, give_up_us);
             if (done(arg)) return true;
-            if (give_up_us != UINT64_MAX && hki_now_us() >= give_up_us + GRACE_US) return false;
+            if (give_up_us != UINT64_MAX && hki_now_us() >= give_up_us) return false;
         }
         if (idle < p.spins && idle % 8) hki_engine_pump_comms(e);
         else hki_engine_pump(e);
@@ -146,7 +146,7 @@ static bool drive(hki_engine *e, const policy most, bool (*done)(void *), void *
             idle = 0;
             if (HKI_UNLIKELY(hki_lock_wanted(&e->lock))) let_others(e);
             if (++busy % CHECK_EVERY == 0) hki_engine_check(e, hki_now_us());
-            if (give_up_us != UINT64_MAX && hki_now_us() >= give_up_us) return done(arg);
+            if (give_up_us != UINT64_MAX && hki_now_us() >= give_up_us + GRACE_US) return false;
         }
     }
 }
