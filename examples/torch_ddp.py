@@ -13,14 +13,12 @@ a step, and the accuracy on digits that were held out.
 from __future__ import annotations
 
 import sys
-import time
 
 import torch
 import torch.distributed as dist
-from torch import nn
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
-from torch_digits import HELD_OUT, SGD, batches, digits, finish, network, options
+from torch_digits import HELD_OUT, SGD, digits, finish, network, options, train_shared
 
 import hocket.torch  # noqa: F401  registers the backend
 
@@ -30,30 +28,19 @@ def main() -> int:
     p.add_argument("--zero", action="store_true", help="share the optimizer's state out among the ranks")
     a = p.parse_args()
     dist.init_process_group(a.backend)
-    rank, ranks = dist.get_rank(), dist.get_world_size()
+    rank = dist.get_rank()
     model = DistributedDataParallel(network(a))
     if a.zero:
         optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, **SGD)
     else:
         optimizer = torch.optim.SGD(model.parameters(), **SGD)
 
-    losses, seconds = [], []
-    for x, y in batches(a):
-        begin = time.perf_counter()
-        # DDP takes the mean over ranks; with shares of unequal size that is weighted.
-        loss = nn.functional.cross_entropy(model(x[rank::ranks]), y[rank::ranks], reduction="sum") * ranks / len(y)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        seconds.append(time.perf_counter() - begin)
-        losses.append(loss.detach())
-    mean = torch.stack(losses)
-    dist.all_reduce(mean, dist.ReduceOp.SUM)
+    losses, seconds = train_shared(a, model, optimizer)
 
     x, y = (t[-HELD_OUT:] for t in digits())
     with torch.no_grad():
         right = (model.module(x).argmax(1) == y).float().mean().item()
-    code = finish(a, mean / ranks, seconds)
+    code = finish(a, losses, seconds)
     if rank == 0:
         print(f"held-out accuracy {100 * right:.2f} %")
     return code

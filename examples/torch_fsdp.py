@@ -12,14 +12,13 @@ Each rank takes every n-th digit of a batch. Needs torch 2.8 or later.
 from __future__ import annotations
 
 import sys
-import time
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch_digits import SGD, batches, finish, network, options
+from torch_digits import SGD, finish, network, options, train_shared
 
 import hocket.torch  # noqa: F401  registers the backend
 
@@ -27,27 +26,14 @@ import hocket.torch  # noqa: F401  registers the backend
 def main() -> int:
     a = options(__doc__).parse_args()
     dist.init_process_group(a.backend)
-    rank, ranks = dist.get_rank(), dist.get_world_size()
-    model, mesh = network(a), init_device_mesh("cpu", (ranks,))
+    model, mesh = network(a), init_device_mesh("cpu", (dist.get_world_size(),))
     for layer in model:
         if isinstance(layer, nn.Linear):
             fully_shard(layer, mesh=mesh)
     fully_shard(model, mesh=mesh)
     optimizer = torch.optim.SGD(model.parameters(), **SGD)
 
-    losses, seconds = [], []
-    for x, y in batches(a):
-        begin = time.perf_counter()
-        # FSDP takes the mean over ranks; with shares of unequal size that is weighted.
-        loss = nn.functional.cross_entropy(model(x[rank::ranks]), y[rank::ranks], reduction="sum") * ranks / len(y)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        seconds.append(time.perf_counter() - begin)
-        losses.append(loss.detach())
-    mean = torch.stack(losses)
-    dist.all_reduce(mean, dist.ReduceOp.SUM)
-    return finish(a, mean / ranks, seconds)
+    return finish(a, *train_shared(a, model, optimizer))
 
 
 if __name__ == "__main__":

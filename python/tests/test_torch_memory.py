@@ -7,11 +7,11 @@ import gc
 import mmap
 import os
 import time
-from datetime import timedelta
 
 import numpy
 import pytest
 from ranks import run
+from test_torch_life import start
 
 torch = pytest.importorskip("torch")
 dist = pytest.importorskip("torch.distributed")
@@ -23,11 +23,6 @@ import hocket.torch as ht  # noqa: E402
 
 pytestmark = pytest.mark.skipif(ht._work._OLD, reason="before torch 2.7 tensors of the latest operations live longer")
 MANY = 1 << 18
-
-
-def start(rank, ranks, place):
-    torch.set_num_threads(1)
-    dist.init_process_group("hocket", init_method=f"file://{place}", rank=rank, world_size=ranks, timeout=timedelta(seconds=20))
 
 
 def seen(t):

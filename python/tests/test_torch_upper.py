@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 
 import pytest
 from ranks import run
+from test_torch_life import start
 
 torch = pytest.importorskip("torch")
 dist = pytest.importorskip("torch.distributed")
@@ -14,11 +14,6 @@ from torch import nn  # noqa: E402
 from torch.nn.parallel import DistributedDataParallel as DDP  # noqa: E402
 
 import hocket.torch  # noqa: E402,F401
-
-
-def start(rank, ranks, place):
-    torch.set_num_threads(1)
-    dist.init_process_group("hocket", init_method=f"file://{place}", rank=rank, world_size=ranks, timeout=timedelta(seconds=20))
 
 
 def compiled(rank, ranks, place):

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from .._memory import Memory
 from ._errors import Invalid, Unsupported
+from ._tensors import check
 
 WORTH_BYTES = 16384  # of less, operations copy anyway
 
@@ -68,8 +69,7 @@ def register_(t: Tensor, group: Any = None) -> Tensor:
     that is shared already, a kernel that lets ranks share none; Invalid while an operation uses it, and for what is not a CPU tensor.
     """
     ours = of(group, "hocket.torch.register_")
-    if t.layout is not torch.strided or not t.is_cpu:
-        raise Invalid(f"hocket.torch.register_: a {str(t.layout).removeprefix('torch.')} tensor on {t.device}: it takes dense tensors on the CPU")
+    check(t, "hocket.torch.register_")
     why = _register(ours.memory, t.untyped_storage())
     if why is not None:
         raise (Invalid if "under way" in why else Unsupported)(f"hocket.torch.register_: {why}")
