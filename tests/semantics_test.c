@@ -170,6 +170,70 @@ static void wait_expires(seat *s)
     CHECK(s, x == s->ranks);
 }
 
+static hk_status finish(hk_status status, hk_call *c)
+{
+    return status == HK_WAIT_EXPIRED && c->request ? hk_wait(&c->request) : status;
+}
+
+/* Operations as records do what their functions do: first and again, at once and under way. */
+static void records(seat *s)
+{
+    enum { N = 5 };
+    int32_t in[9 * N], out[9 * N];
+    for (int round = 0; round < 12; round++) {
+        for (int k = 0; k < s->ranks * N; k++) in[k] = 1000 * s->rank + k + round;
+        hk_call c = {sizeof c, in, out, N, HK_I32, HK_SUM, 0, HK_ALL_REDUCE, round % 3, s->comm, NULL, NULL};
+        OK(s, finish(hk_run(&c), &c));
+        CHECK(s, !c.request);
+        for (int k = 0; k < N; k++) CHECK(s, out[k] == 500 * s->ranks * (s->ranks - 1) + s->ranks * (k + round));
+        c.operation = HK_ALL_GATHER;
+        OK(s, finish(hk_run(&c), &c));
+        for (int k = 0; k < s->ranks * N; k++) CHECK(s, out[k] == 1000 * (k / N) + k % N + round);
+        c.operation = HK_ALL_TO_ALL;
+        OK(s, finish(hk_run(&c), &c));
+        for (int k = 0; k < s->ranks * N; k++) CHECK(s, out[k] == 1000 * (k / N) + k % N + N * s->rank + round);
+        c.operation = HK_REDUCE_SCATTER, c.op = HK_MAX;
+        OK(s, finish(hk_run(&c), &c));
+        for (int k = 0; k < N; k++) CHECK(s, out[k] == 1000 * (s->ranks - 1) + N * s->rank + k + round);
+        c.root = s->ranks - 1, c.operation = HK_BROADCAST;
+        OK(s, finish(hk_run(&c), &c));
+        for (int k = 0; k < N; k++) CHECK(s, out[k] == 1000 * c.root + k + round);
+        c.operation = HK_BARRIER, c.send = c.recv = NULL, c.count = 7, c.dtype = HK_DTYPES;
+        OK(s, finish(hk_run(&c), &c));
+    }
+    hk_call wrong = {sizeof wrong, in, out, N, HK_I32, HK_SUM, 0, HK_OPERATIONS, 1, s->comm, NULL, NULL};
+    CHECK(s, hk_run(&wrong) == HK_INVALID && strstr(hk_last_error(s->comm), "operation 9"));
+    wrong.size--;
+    CHECK(s, hk_run(&wrong) == HK_INVALID && hk_run(NULL) == HK_INVALID);
+    OK(s, hk_barrier(s->comm, NULL, NULL));
+}
+
+/* A record whose peers are not there is under way after a moment, goes on by itself and is waited for like any other; in a group it
+ * is collected. */
+static void record_under_way(seat *s)
+{
+    int32_t x = 1, y = s->rank;
+    for (int round = 0; round < 3; round++) {
+        hk_call c = {sizeof c, &x, &x, 1, HK_I32, HK_PROD, 0, HK_ALL_REDUCE, 1, s->comm, NULL, NULL};
+        if (s->rank == 0) {
+            CHECK(s, hk_run(&c) == HK_WAIT_EXPIRED && c.request);
+            CHECK(s, hk_wait_for(&c.request, 0) == HK_WAIT_EXPIRED);
+            pthread_barrier_wait(s->barrier);
+            OK(s, hk_wait(&c.request));
+        } else {
+            pthread_barrier_wait(s->barrier);
+            OK(s, finish(hk_run(&c), &c));
+        }
+        CHECK(s, x == 1);
+    }
+    hk_call c = {sizeof c, &y, &y, 1, HK_I32, HK_SUM, 0, HK_ALL_REDUCE, 1, s->comm, NULL, NULL};
+    OK(s, hk_group_start(s->comm));
+    OK(s, hk_run(&c));
+    CHECK(s, !c.request && y == s->rank);
+    OK(s, hk_group_end(s->comm, NULL));
+    CHECK(s, y == s->ranks * (s->ranks - 1) / 2);
+}
+
 /* Each operation uses what the one before wrote: stream order, also across channels and point to point. */
 static void chained_buffers(seat *s)
 {
@@ -672,6 +736,8 @@ CASE(test_many, many_all_reduces, 2, 3, 4)
 CASE(test_opposite, opposite, 2)
 CASE(test_test_and_any, test_and_any, 1, 2, 4)
 CASE(test_wait_expires, wait_expires, 2, 3)
+CASE(test_records, records, 1, 2, 3, 4, 9)
+CASE(test_record_under_way, record_under_way, 2, 3)
 CASE(test_chained, chained_buffers, 1, 2, 3)
 CASE(test_tags, tags, 2, 3)
 CASE(test_in_order, in_order, 2, 3)
@@ -699,6 +765,7 @@ int main(void)
     setenv("HOCKET_DEBUG", "VERSION", 1);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_many),    cmocka_unit_test(test_opposite),  cmocka_unit_test(test_test_and_any), cmocka_unit_test(test_wait_expires),
+        cmocka_unit_test(test_records), cmocka_unit_test(test_record_under_way),
         cmocka_unit_test(test_chained), cmocka_unit_test(test_tags),      cmocka_unit_test(test_any_source),   cmocka_unit_test(test_ring_group),
         cmocka_unit_test(test_to_oneself), cmocka_unit_test(test_p2p_mismatch), cmocka_unit_test(test_splits), cmocka_unit_test(test_groups),
         cmocka_unit_test(test_two_at_once), cmocka_unit_test(test_ordered), cmocka_unit_test(test_scaled),     cmocka_unit_test(test_halves),

@@ -47,7 +47,7 @@ typedef enum hk_status {
     HK_INVALID = -1,      /* an argument is wrong; hk_last_error names it */
     HK_UNSUPPORTED = -2,  /* a right call that this build or algorithm cannot do */
     HK_NO_MEMORY = -3,    /* an allocation failed before the operation started */
-    HK_WAIT_EXPIRED = -4, /* hk_wait_for's own limit; the request goes on */
+    HK_WAIT_EXPIRED = -4, /* hk_wait_for's or hk_run's own limit; the request goes on */
     HK_FORKED = -5,       /* used in a child of fork() */
     HK_SYSTEM = -6,       /* a system call failed before the operation started */
     HK_BOOT = -7,         /* ranks could not meet: the communicator was not made */
@@ -188,6 +188,28 @@ HK_API hk_status hk_scatter(const void *send, void *recv, size_t count, hk_dtype
 /* Block r of recv = block `rank` of rank r's send; count elements a block. Not in place. */
 HK_API hk_status hk_all_to_all(const void *send, void *recv, size_t count, hk_dtype dtype, hk_comm *comm,
                                const hk_options *options, hk_request **request);
+
+/* One of the above, or a barrier, as a record: for bindings of other languages, to which every argument and every call costs. Fields that the
+ * operation does not have are not looked at. HK_OK: it has finished well. HK_WAIT_EXPIRED: it is under way and `request` is to be waited
+ * for. Otherwise as from its own function, or from the wait. */
+typedef enum hk_operation {
+    HK_ALL_REDUCE, HK_ALL_GATHER, HK_REDUCE_SCATTER, HK_BROADCAST, HK_REDUCE, HK_GATHER, HK_SCATTER, HK_ALL_TO_ALL, HK_BARRIER, HK_OPERATIONS
+} hk_operation;
+typedef struct hk_call {
+    size_t size;               /* sizeof(hk_call) */
+    const void *send;
+    void *recv;
+    size_t count;
+    hk_dtype dtype;
+    hk_redop op;
+    int root;
+    hk_operation operation;
+    int moment;                /* not 0: waits for it, as hk_wait_for with a limit of 0 does */
+    hk_comm *comm;
+    const hk_options *options; /* NULL = the communicator's */
+    hk_request *request;       /* out: NULL unless it is under way */
+} hk_call;
+HK_API hk_status hk_run(hk_call *call);
 
 /* Uneven forms. counts[r] and displacements[r] (elements; NULL = packed) describe rank r's block and are equal on all ranks in
  * the first two; all_to_all_v's arrays are this rank's own, and sendcounts[r] here must equal recvcounts[rank] there. */

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import struct
 import threading
 import time
 from collections import deque
@@ -20,7 +21,7 @@ from collections.abc import Callable
 from typing import Any
 
 from . import _errors
-from ._library import WAIT_EXPIRED, Library, library
+from ._library import WAIT_EXPIRED, Frame, Library, library
 
 SLICE_US = 200_000
 _UNUSED = ctypes.c_int()
@@ -30,7 +31,8 @@ _UNUSED_AT = ctypes.addressof(_UNUSED)
 class Handle:
     """A communicator of the library. ``at`` is its address, 0 once it is destroyed. May be used from several threads."""
 
-    __slots__ = ("at", "rank", "ranks", "errors", "pid", "spins", "lib", "_wait_now", "_wait_free", "_slots", "_pending", "_lock", "__weakref__")
+    __slots__ = ("at", "rank", "ranks", "errors", "pid", "spins", "lib", "_run", "_wait_now", "_wait_free", "_frames", "_pending", "_lock",
+                 "__weakref__")
 
     def __init__(self, at: int, errors: dict[int, type[_errors.Error]] = _errors.BY_STATUS) -> None:
         """Takes over the hk_comm at address ``at``. ``errors``: status -> class to raise."""
@@ -39,8 +41,8 @@ class Handle:
         self.rank: int = self.lib.hold.hk_comm_rank(at)
         self.ranks: int = self.lib.hold.hk_comm_ranks(at)
         self.spins = self.ranks <= len(os.sched_getaffinity(0))  # else a moment is a time slice of somebody's: not with the GIL
-        self._wait_now, self._wait_free = self.lib.hold.hk_wait_for, self.lib.free.hk_wait_for
-        self._slots: list[tuple[ctypes.c_void_p, int]] = []
+        self._run, self._wait_now, self._wait_free = self.lib.hold.hk_run, self.lib.hold.hk_wait_for, self.lib.free.hk_wait_for
+        self._frames: list[Frame] = []
         self._pending: deque[Request] = deque()
         self._lock = threading.Lock()
 
@@ -53,35 +55,43 @@ class Handle:
         """The exception for a call after destroy()."""
         return self.errors[_errors.Invalid.status](f"rank {self.rank}: this communicator has been destroyed")
 
-    def call(self, function: Callable[..., int], *arguments: object, options: int | None = None, keep: object = None) -> None:
-        """Runs one operation to its end: ``function(*arguments, comm, options, request)`` of the ``hold`` face.
+    def call(self, function: Any, *arguments: object, options: int | None = None, keep: object = None) -> None:
+        """Runs one operation to its end: ``function(*arguments, comm, options, request)`` of the ``hold`` face, by hk_run if that can.
 
         ``keep`` is held on to if the wait is interrupted, since the operation then goes on. Raises Error.
         """
         if not self.at:
             raise self.gone()
         try:
-            slot, place = self._slots.pop()
+            frame = self._frames.pop()
         except IndexError:
-            slot, place = new_slot()
+            frame = Frame()
         try:
-            status = function(*arguments, self.at, options, place)
-            if not status:
-                status = self._wait_now(place, 0) if self.spins else WAIT_EXPIRED
+            record = function.record
+            if record is not None:
+                pack, code = record
+                pack(frame.bytes, Frame.ARGUMENTS, *arguments, code, self.spins, self.at, options or 0)
+                status = self._run(frame.at)
+            else:
+                status = function(*arguments, self.at, options, frame.place)
+                if not status:
+                    status = self._wait_now(frame.place, 0) if self.spins else WAIT_EXPIRED
             if status == WAIT_EXPIRED:  # a request is what destroy() in another thread finds
-                self.adopt(slot, place, (keep, arguments)).wait()
+                self.adopt(frame, (keep, arguments)).wait()
                 return
+        except struct.error as e:
+            raise self.errors[_errors.Invalid.status](f"rank {self.rank}: {function.__name__.removeprefix('hk_')}: an argument: {e}") from None
         except BaseException:
-            self._interrupted(slot, place, (keep, arguments))
+            self._interrupted(frame, (keep, arguments))
             raise
-        self._slots.append((slot, place))
+        self._frames.append(frame)
         if status:
             raise self.error(status)
 
-    def _interrupted(self, slot: ctypes.c_void_p, place: int, keep: object) -> None:
+    def _interrupted(self, frame: Frame, keep: object) -> None:
         """After Ctrl-C: what was issued goes on and owns its buffers."""
-        if slot.value and not any(request._slot is slot for request in list(self._pending)):
-            self.adopt(slot, place, keep)
+        if frame.slot.value and not any(request._frame is frame for request in list(self._pending)):
+            self.adopt(frame, keep)
 
     def submit(self, function: Callable[..., int], *arguments: object, options: int | None = None, keep: object = None,
                post: Callable[[], None] | None = None) -> Request:
@@ -90,14 +100,14 @@ class Handle:
         """
         if not self.at:
             raise self.gone()
-        slot, place = new_slot()
+        frame = Frame()
         try:
-            status = function(*arguments, self.at, options, place)
+            status = function(*arguments, self.at, options, frame.place)
             if status:
                 raise self.error(status)
-            return self.adopt(slot, place, keep, post, function is self.lib.hold.hk_send)
+            return self.adopt(frame, keep, post, function is self.lib.hold.hk_send)
         except BaseException:
-            self._interrupted(slot, place, keep)
+            self._interrupted(frame, keep)
             raise
 
     def submit_group(self, calls: list[tuple[Any, ...]], keep: object = None, post: Callable[[], None] | None = None) -> Request:
@@ -109,7 +119,7 @@ class Handle:
             raise self.gone()
         hold = self.lib.hold
         failed: BaseException | None = None
-        slot, place = new_slot()
+        frame = Frame()
         try:
             status = hold.hk_group_start(self.at)
             if status:
@@ -121,21 +131,20 @@ class Handle:
         except BaseException as e:  # Ctrl-C too: a group left open would take in all that comes later
             failed = e
         try:
-            status = hold.hk_group_end(self.at, place)
+            status = hold.hk_group_end(self.at, frame.place)
             if status:
                 raise failed or self.error(status)
-            request = self.adopt(slot, place, keep, post, any(call[0] is hold.hk_send for call in calls))
+            request = self.adopt(frame, keep, post, any(call[0] is hold.hk_send for call in calls))
         except BaseException:
-            self._interrupted(slot, place, keep)
+            self._interrupted(frame, keep)
             raise
         if failed:
             raise failed
         return request
 
-    def adopt(self, slot: ctypes.c_void_p, place: int, keep: object, post: Callable[[], None] | None = None,
-              sends: bool = False) -> Request:
-        """A request for what was issued into ``slot``; kept here as long as it is unfinished. ``sends``: a message to somebody."""
-        request = Request(self, slot, place, keep, post, sends)
+    def adopt(self, frame: Frame, keep: object, post: Callable[[], None] | None = None, sends: bool = False) -> Request:
+        """A request for what was issued into ``frame``; kept here as long as it is unfinished. ``sends``: a message to somebody."""
+        request = Request(self, frame, keep, post, sends)
         pending = self._pending
         pending.append(request)
         if len(pending) > 1:
@@ -201,20 +210,13 @@ def _aside(call: Callable[[], object]) -> None:
         thread.join(0.2)
 
 
-def new_slot() -> tuple[ctypes.c_void_p, int]:
-    """Room for an hk_request pointer, and its address."""
-    slot = ctypes.c_void_p()
-    return slot, ctypes.addressof(slot)
-
-
 class Request:
     """An operation under way. Any thread may wait for it, any number of times; one waits in the library, the others for that one."""
 
-    __slots__ = ("_handle", "_slot", "_place", "_keep", "_post", "_lock", "_failure", "_status", "sends", "done")
+    __slots__ = ("_handle", "_frame", "_slot", "_keep", "_post", "_lock", "_failure", "_status", "sends", "done")
 
-    def __init__(self, handle: Handle, slot: ctypes.c_void_p, place: int, keep: object, post: Callable[[], None] | None = None,
-                 sends: bool = False) -> None:
-        self._handle, self._slot, self._place, self._keep, self._post, self.sends = handle, slot, place, keep, post, sends
+    def __init__(self, handle: Handle, frame: Frame, keep: object, post: Callable[[], None] | None = None, sends: bool = False) -> None:
+        self._handle, self._frame, self._slot, self._keep, self._post, self.sends = handle, frame, frame.slot, keep, post, sends
         self._lock = threading.Lock()
         self._failure: BaseException | None = None
         self._status = [0]  # of the latest call
@@ -224,7 +226,7 @@ class Request:
         """Calls the library about it; the lock is held. The last status is told once, so the call and the keeping of its result are one
         step of the interpreter: Ctrl-C comes before or after.
         """
-        self._status[:] = map(call, (self._place,), (argument,))
+        self._status[:] = map(call, (self._frame.place,), (argument,))
         return self._status[0]
 
     def _settle(self) -> None:

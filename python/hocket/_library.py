@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
+import struct
 import sys
 import threading
 from ctypes import c_char_p, c_int, c_size_t, c_uint64, c_void_p
@@ -33,6 +34,27 @@ class Options(ctypes.Structure):
     _fields_ = [("size", c_size_t), ("timeout_us", c_uint64), ("algorithm", c_char_p), ("tag", c_int), ("priority", c_int),
                 ("wire", c_char_p), ("after", c_void_p), ("after_count", c_size_t), ("done", c_void_p), ("done_arg", c_void_p),
                 ("source", c_void_p)]
+
+
+class Frame:
+    """A call and what becomes of it: an hk_call, in whose ``request`` any operation may leave its own."""
+
+    __slots__ = ("bytes", "at", "slot", "place")
+    SIZE, ARGUMENTS, REQUEST = 88, 8, 80
+
+    def __init__(self) -> None:
+        self.bytes = ctypes.create_string_buffer(self.SIZE)
+        self.at = ctypes.addressof(self.bytes)
+        self.slot = c_void_p.from_buffer(self.bytes, self.REQUEST)
+        self.place = self.at + self.REQUEST
+        struct.pack_into("N", self.bytes, 0, self.SIZE)
+
+
+# How the arguments of an operation, then its hk_operation, 1 if hk_run is to wait for a moment, comm and options lie in an hk_call: packing
+# them costs a quarter of what ctypes takes for the arguments of a call.
+_RECORDS = {"hk_all_reduce": "PPNiN4xiiPP", "hk_all_gather": "PPNi16xiiPP", "hk_reduce_scatter": "PPNiN4xiiPP", "hk_broadcast": "PPNi12xiiiPP",
+            "hk_reduce": "PPNiNiiiPP", "hk_gather": "PPNi12xiiiPP", "hk_scatter": "PPNi12xiiiPP", "hk_all_to_all": "PPNi16xiiPP",
+            "hk_barrier": "44xiiPP"}
 
 
 class Id(ctypes.Structure):
@@ -76,6 +98,7 @@ _FUNCTIONS: dict[str, tuple[object, list[object]]] = {
     "hk_send": (_I, [_P, _N, _I, _I, *_TAIL]),
     "hk_recv": (_I, [_P, _N, _I, _I, *_TAIL]),
     "hk_barrier": (_I, _TAIL),
+    "hk_run": (_I, [_P]),
     "hk_group_start": (_I, [_P]),
     "hk_group_end": (_I, [_P, _P]),
     "hk_test": (_I, [_P, _P]),
@@ -97,6 +120,9 @@ class Library:
             for name, (result, arguments) in _FUNCTIONS.items():
                 function = getattr(face, name)
                 function.restype, function.argtypes = result, arguments
+                function.record = None  # of those that hk_run can do: what packs Frame.bytes, and the hk_operation
+        for code, (name, form) in enumerate(_RECORDS.items()):
+            getattr(self.hold, name).record = struct.Struct("@" + form).pack_into, code
 
     def last_error(self, comm: int | None = None) -> str:
         """The last failure as a sentence: the communicator's, or without one the calling thread's. Ask at once."""

@@ -85,6 +85,9 @@ def kinds(rank, ranks, place):
         comm.all_reduce(np.zeros(3), out=np.zeros(2))
     with pytest.raises(hocket.Invalid, match="is no array"):
         comm.all_reduce([1, 2])
+    for root in (-1, ranks, 1 << 40):
+        with pytest.raises(hocket.Invalid, match=f"rank {rank}: (broadcast: an argument|.*root {root} is no rank)"):
+            comm.broadcast(np.zeros(3), root)
     with pytest.raises(hocket.Invalid, match="none of i8"):
         comm.all_reduce(np.array(["a"]))
     torch = pytest.importorskip("torch")

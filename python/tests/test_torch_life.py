@@ -184,10 +184,11 @@ def at_its_beginning(rank, ranks, place):
         raise KeyboardInterrupt
 
     if rank == 0:
-        now, handle.spins, handle._wait_now = handle._wait_now, True, strike
+        run, spins = handle._run, handle.spins
+        handle._run, handle.spins = lambda at: strike(run(at)), False
         with pytest.raises(KeyboardInterrupt):
             dist.all_reduce(torch.ones(10))
-        handle._wait_now = now
+        handle._run, handle.spins = run, spins
         assert len(handle._pending) == 1
         with pytest.raises(KeyboardInterrupt):
             handle.submit_group([(strike, None)])

@@ -154,6 +154,10 @@ bool hki_unsent(hki_engine *); /* does anything wait for room in the kernel's bu
  * Gives up after timeout_us; the links then go on when somebody is. */
 void hki_flush(hk_comm *, uint64_t timeout_us);
 
+/* ---- request.c */
+/* hk_wait_for with the lock held: the request's status, or HK_WAIT_EXPIRED. */
+hk_status hki_request_wait(hk_comm *, hk_request **, uint64_t give_up_us);
+
 /* ---- ops.c */
 /* Where the open group of the calling thread is kept; NULL is kept there if it has none. The lock is held. (request.c) */
 hki_group **hki_group_at(hk_comm *);

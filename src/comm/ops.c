@@ -132,14 +132,7 @@ hk_status hki_outside_group(hk_comm *comm, const char *call)
     return inside ? hki_error(comm, HK_INVALID, "%s between hk_group_start and hk_group_end: end the group first", call) : HK_OK;
 }
 
-static hk_status await(hk_comm *comm, hk_request *t)
-{
-    if (!hki_task_over(t)) hki_wait(comm->engine, &t, 1, true, UINT64_MAX);
-    hki_flush(comm, t->timeout_us);
-    const hk_status status = t->status;
-    hki_task_recycle(t);
-    return status;
-}
+static hk_status await(hk_comm *comm, hk_request *t) { return hki_request_wait(comm, &t, UINT64_MAX); }
 
 hk_status hki_refuse(hk_request *t, hk_status status)
 {
@@ -279,13 +272,18 @@ static bool quiet(const hk_comm *comm, const hki_entry *e)
     return comm->plain && !comm->unfinished && !comm->groups && !comm->engine->calling && comm->free_tasks && e->prepared;
 }
 
-static hk_status quick(hk_comm *comm, const given *g, hki_entry *e, const hki_memo *m)
+static hk_status quick(hk_comm *comm, const given *g, hki_entry *e, const hki_memo *m, hk_request **request)
 {
     hk_request *t;
-    return hki_task_quick(comm, e, g->send, g->recv, m->in_bytes, m->out_bytes, &t) ? HK_OK : await(comm, t);
+    if (hki_task_quick(comm, e, g->send, g->recv, m->in_bytes, m->out_bytes, &t)) return HK_OK;
+    if (!request) return await(comm, t);
+    *request = t;
+    hki_progress_need(comm->engine);
+    return HK_OK;
 }
 
-static hk_status collective(const given *g, hk_comm *comm, const hk_options *options, hk_request **request)
+/* `moment`, for a call with a request: a wait with a limit of 0 comes with it, and HK_WAIT_EXPIRED tells that it is under way. */
+static hk_status collective_or_moment(const given *g, hk_comm *comm, const hk_options *options, hk_request **request, bool moment)
 {
     if (request) *request = NULL;
     hk_status status = hki_comm_usable(comm);
@@ -296,11 +294,17 @@ static hk_status collective(const given *g, hk_comm *comm, const hk_options *opt
     hki_entry *e = options || g->v ? NULL : repeated(comm, g, m);
     if (!e) status = first_time(comm, g, options, request);
     else if ((status = broken_already(comm))) { }
-    else if (!request && quiet(comm, e)) status = quick(comm, g, e, m);
+    else if ((!request || (moment && hki_progress_start(comm->engine))) && quiet(comm, e)) status = quick(comm, g, e, m, request);
     else e->pins++, status = launch(comm, g, e, m->in_bytes, m->out_bytes, NULL, request);
-    HKI_SEEN_LEAVE(comm, since, hki_op_name(g->op), comm->seq, !request);
+    if (moment && *request) status = hki_in_callback() ? HK_WAIT_EXPIRED : hki_request_wait(comm, request, hki_now_us());
+    HKI_SEEN_LEAVE(comm, since, hki_op_name(g->op), comm->seq, !request || moment);
     hki_lock_give(&comm->engine->lock);
     return status;
+}
+
+static hk_status collective(const given *g, hk_comm *comm, const hk_options *options, hk_request **request)
+{
+    return collective_or_moment(g, comm, options, request, false);
 }
 
 /* ---- The public calls -------------------------------------------------------------------------------------------------- */
@@ -379,4 +383,17 @@ HK_API hk_status hk_all_to_all_v(const void *send, const size_t *sendcounts, con
 HK_API hk_status hk_barrier(hk_comm *comm, const hk_options *options, hk_request **request)
 {
     return collective(&(given){.op = HKI_BARRIER}, comm, options, request);
+}
+
+_Static_assert((int)HK_ALL_REDUCE == HKI_ALL_REDUCE && (int)HK_ALL_TO_ALL == HKI_ALL_TO_ALL, "hk_operation begins like hki_op");
+
+HK_API hk_status hk_run(hk_call *c)
+{
+    if (!c || c->size != sizeof *c)
+        return hki_error(NULL, HK_INVALID, "hk_run: %s", c ? "call.size is not sizeof(hk_call)" : "call is NULL");
+    c->request = NULL;
+    if ((unsigned)c->operation >= HK_OPERATIONS) return hki_error(c->comm, HK_INVALID, "hk_run: operation %d is none", (int)c->operation);
+    const given barrier = {.op = HKI_BARRIER}, g = {(hki_op)c->operation, c->send, c->recv, c->count, c->dtype, c->op, c->root, NULL};
+    const hk_status status = collective_or_moment(c->operation == HK_BARRIER ? &barrier : &g, c->comm, c->options, &c->request, c->moment);
+    return !status && c->request ? HK_WAIT_EXPIRED : status;
 }

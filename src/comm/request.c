@@ -47,18 +47,21 @@ HK_API hk_status hk_test(hk_request **request, int *done)
     return status;
 }
 
+hk_status hki_request_wait(hk_comm *comm, hk_request **request, uint64_t give_up_us)
+{
+    if (!hki_wait(comm->engine, request, 1, true, give_up_us)) return HK_WAIT_EXPIRED;
+    hki_flush(comm, (*request)->timeout_us);
+    return collect(request);
+}
+
 static hk_status wait_for(hk_request **request, uint64_t give_up_us)
 {
     if (!*request) return HK_OK;
     hk_comm *comm = (*request)->comm;
     hki_engine *e = comm->engine;
-    hk_status status = HK_WAIT_EXPIRED;
     const uint64_t seq = (*request)->seq, since = HKI_SEEN_ENTER(comm);
     hki_lock_take(&e->lock);
-    if (hki_wait(e, request, 1, true, give_up_us)) {
-        hki_flush(comm, comm->settings.timeout_us);
-        status = collect(request);
-    }
+    const hk_status status = hki_request_wait(comm, request, give_up_us);
     HKI_SEEN_LEAVE(comm, since, "wait", seq, true);
     hki_lock_give(&e->lock);
     return status;
@@ -177,6 +180,7 @@ static hk_status launch(hk_comm *comm, hki_group *g, hk_request **request)
     }
     if (!group) return comm->broken ? (hk_status)comm->notice.status : hki_error(comm, HK_NO_MEMORY, "out of memory or threads for a group");
     group->held = true;
+    group->timeout_us = comm->settings.timeout_us;
     group->pending = members;
     hki_task_submit(comm, group);
     if (!members) hki_task_finish(group, HK_OK);
@@ -185,9 +189,7 @@ static hk_status launch(hk_comm *comm, hki_group *g, hk_request **request)
         hki_progress_need(comm->engine);
         return *request = group, HK_OK;
     }
-    hki_wait(comm->engine, &group, 1, true, UINT64_MAX);
-    hki_flush(comm, comm->settings.timeout_us);
-    return collect(&group);
+    return hki_request_wait(comm, &group, UINT64_MAX);
 }
 
 HK_API hk_status hk_group_end(hk_comm *comm, hk_request **request)

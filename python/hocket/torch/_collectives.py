@@ -25,7 +25,7 @@ from torch._C import _distributed_c10d as _c10d
 from .._handle import Handle
 from .._library import Options
 from ._errors import Invalid
-from ._tensors import MAX, NUMBERS, OPS, Post, alike, check, joined, movable, reduction, sizes, source, spread, target, writable
+from ._tensors import MAX, NUMBERS, OPS, SUM, Post, alike, check, joined, movable, reduction, sizes, source, spread, target, writable
 from ._work import DONE, HocketWork, event, work
 
 LT = list[Tensor]
@@ -33,6 +33,7 @@ LLT = list[list[Tensor]]
 ANY_SOURCE = -1
 _U8 = 1
 _AllreduceOptions = _c10d.AllreduceOptions
+_SUM = _c10d.ReduceOp.SUM
 _STRIDED = torch.strided
 _profiled: Callable[[], bool] = torch.autograd._profiler_enabled  # type: ignore[attr-defined]
 _PLAIN = {torchs: ours for torchs, ours in OPS.items() if torchs <= MAX}  # for all NUMBERS
@@ -130,7 +131,7 @@ class Collectives:
             opts = _AllreduceOptions()
         t = tensors[0]
         code = NUMBERS.get(t.dtype)
-        op = _PLAIN.get(opts.reduceOp.op.value)
+        op = OPS[SUM] if opts.reduceOp == _SUM else _PLAIN.get(opts.reduceOp.op.value)
         if code is None or op is None or len(tensors) != 1 or not t.is_cpu or t.layout is not _STRIDED or not t.is_contiguous():
             return self._allreduce_any(tensors, opts)
         at = t.data_ptr()
@@ -205,7 +206,7 @@ class Collectives:
         code, parts, op = reduction(opts.reduceOp, t, "reduce")
         root = opts.rootRank
         x, post = target(t, True, "reduce") if root == self._rank else (source(t), None)
-        call = (x.data_ptr(), x.data_ptr() if root == self._rank else None, x.numel() * parts, code, op, root)
+        call = (x.data_ptr(), x.data_ptr() if root == self._rank else 0, x.numel() * parts, code, op, root)
         return self._go(opts, self._call("hk_reduce"), call, [t], x, post)
 
     def reduce_scatter(self, outs: LT, ins: LLT, opts: Any = None) -> HocketWork:
@@ -340,7 +341,7 @@ class Collectives:
         t, root = ins[0], opts.rootRank
         check(t, "gather")
         code, parts = movable(t)
-        x, at, held, post, into = source(t), None, None, None, []
+        x, at, held, post, into = source(t), 0, None, None, []
         if root == self._rank:
             into = outs[0]
             self._parts(into, "gather")
@@ -353,7 +354,7 @@ class Collectives:
     def scatter(self, outs: LT, ins: LLT, opts: Any = None) -> HocketWork:
         """outs[0] becomes the root's ins[0][this rank]; ins is empty elsewhere."""
         opts = opts if opts is not None else _c10d.ScatterOptions()
-        out, root, at, held = outs[0], opts.rootRank, None, None
+        out, root, at, held = outs[0], opts.rootRank, 0, None
         check(out, "scatter")
         if root == self._rank:
             self._parts(ins[0], "scatter")
