@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <hocket/plan.h>
 #include <poll.h>
 #include <pthread.h>
 #include <setjmp.h>
@@ -473,9 +474,29 @@ static void ports(void **state)
     }
 }
 
+/* reduce_scatter and all_gather by their default algorithms, and whether all of hosts alike is known to be. */
+static bool by_hosts(hk_comm *comm, bool alike)
+{
+    enum { N = 5000, MOST = 7 };
+    static int32_t x[MOST * N], y[MOST * N];
+    const int rank = hk_comm_rank(comm), ranks = hk_comm_ranks(comm);
+    if (!strcmp(hk_tool_algorithm(comm, "all_reduce", 20 * N, HK_I32, HK_SUM), "two_level") != alike) return false;
+    for (int n = 1; n <= N; n *= 17) {
+        for (int i = 0; i < ranks * n; i++) x[i] = rank * 3 + i;
+        if (hk_reduce_scatter(x, y, (size_t)n, HK_I32, HK_SUM, comm, NULL, NULL)) return false;
+        for (int i = 0; i < n; i++)
+            if (y[i] != 3 * ranks * (ranks - 1) / 2 + ranks * (rank * n + i)) return false;
+        if (hk_all_gather(x, y, (size_t)n, HK_I32, comm, NULL, NULL)) return false;
+        for (int i = 0; i < ranks * n; i++)
+            if (y[i] != i / n * 3 + i % n) return false;
+    }
+    return true;
+}
+
 /* Two pretended hosts: memory inside, TCP between; every algorithm's messages cross both. */
 static int mixed(int rank, int ranks, int out)
 {
+    const bool alike = ranks > 2 && ranks % 2 == 0;
     set("HOCKET_HOST_KEY", rank / 2);
     hk_comm *comm = join(out);
     enum { N = 100000 };
@@ -488,6 +509,8 @@ static int mixed(int rank, int ranks, int out)
     }
     hk_stats_t s = {.size = sizeof s};
     hk_stats(comm, &s);
+    hk_comm *dealt; /* neighbours on different hosts */
+    if (hk_comm_split(comm, 0, rank % 2, &dealt) || !by_hosts(comm, alike) || !by_hosts(dealt, false) || hk_comm_destroy(dealt)) return FAILED;
     const bool mate = rank % 2 || rank + 1 < ranks;
     if ((ranks > 2 && !s.tcp.bytes_sent) || (mate && !s.shm.bytes_sent)) return FAILED;
     hk_status status = hk_send(x, N, HK_I32, (rank + 1) % ranks, comm, NULL, &(hk_request *){NULL});

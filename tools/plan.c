@@ -7,7 +7,7 @@
 #include <string.h>
 
 enum {
-    OPT_RANKS = 256, OPT_RANK, OPT_COUNT, OPT_BYTES, OPT_DTYPE, OPT_REDOP, OPT_ROOT, OPT_IN_PLACE, OPT_CHECK, OPT_COST, OPT_SHOW,
+    OPT_RANKS = 256, OPT_RANK, OPT_COUNT, OPT_BYTES, OPT_DTYPE, OPT_REDOP, OPT_ROOT, OPT_IN_PLACE, OPT_PER_HOST, OPT_CHECK, OPT_COST, OPT_SHOW,
     OPT_COMPARE, OPT_ALPHA, OPT_BETA, OPT_WINDOW, OPT_DEPTH
 };
 
@@ -19,6 +19,7 @@ static const struct argp_option options[] = {
     {"dtype", OPT_DTYPE, "TYPE", 0, "i8 u8 i16 u16 i32 u32 i64 u64 f16 bf16 f32 f64 (f32)", 1},
     {"redop", OPT_REDOP, "OP", 0, "sum prod min max avg band bor bxor (sum)", 1},
     {"root", OPT_ROOT, "R", 0, "root of rooted operations (0)", 1},
+    {"per-host", OPT_PER_HOST, "N", 0, "ranks a host, neighbours, as two_level takes into account", 1},
     {"in-place", OPT_IN_PLACE, NULL, 0, "send and receive buffers are the same", 1},
     {"check", OPT_CHECK, NULL, 0, "prove the plans of all ranks right, or say what is wrong (exit code 1)", 2},
     {"cost", OPT_COST, NULL, 0, "rounds, messages, bytes: formula and measured", 2},
@@ -125,6 +126,7 @@ static error_t take(int key, char *text, struct argp_state *state)
     case OPT_DTYPE: o->call.dtype = (hk_dtype)tool_word(state, "--dtype", text, types, HK_DTYPES); break;
     case OPT_REDOP: o->call.redop = tool_word(state, "--redop", text, redops, HK_REDOPS); break;
     case OPT_ROOT: o->call.root = (uint32_t)tool_number(state, "--root", text, 0, 4095); break;
+    case OPT_PER_HOST: o->call.per_host = (uint32_t)tool_number(state, "--per-host", text, 1, 4096); break;
     case OPT_IN_PLACE: o->call.in_place = 1; break;
     case OPT_CHECK: o->check = true; break;
     case OPT_COST: o->cost = true; break;

@@ -71,6 +71,7 @@ typedef struct hk_tool_call {
     hk_dtype dtype;
     hk_redop redop;       /* HK_SUM .. HK_BXOR */
     int in_place;
+    uint32_t per_host;    /* ranks a host, neighbours; 0: not known */
 } hk_tool_call;
 
 /* The plans of all ranks of one call (or of one rank, which then can be printed only). */

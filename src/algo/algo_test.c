@@ -80,12 +80,14 @@ static void check_placed(const hki_algo *a, world_call *w)
 static void check_op(const hki_algo *a, hki_op op, uint32_t P)
 {
     const size_t counts[] = {64 * P, 0, 1, P, 1009, 2, P - 1, P + 1};
+    const uint32_t per_host[] = {0, 2, P / 2, 1, 3, P, 4, P / 3}; /* one that does not divide P is as none */
     const bool uneven = hki_op_uneven(op);
     world_call w = {.call = {.op = op, .ranks = P, .dtype = HK_F32, .red = sum_of(P, HKI_FINISH_AVG, true), .redop = HK_AVG}};
     const size_t n = op == HKI_BARRIER ? 1 : uneven ? SHAPES : THOROUGH ? HKI_COUNT(counts) : 5;
     for (size_t i = 0; i < n; i++) {
         w.call.count = uneven ? 0 : counts[i];
         w.shape = (unsigned)i;
+        w.call.per_host = per_host[i];
         check_placed(a, &w);
     }
     /* Without a finish, for an operator that does not commute: only those in rank order may try. */

@@ -9,7 +9,7 @@ static void emit(hki_plan *p, const hki_call *c)
 {
     const uint32_t P = c->ranks, me = c->rank;
 
-    hki_fold_at_owners(p, c, hki_out_part(c, P, me));
+    hki_fold_at_owners(p, c, hki_everyone(c), (hki_share){HKI_IN, 0, 1}, hki_out_part(c, P, me));
     /* Only now: told in the owner's turn, a part would stand in its lanes before those that are still to be folded. */
     hki_plan_send_all(p, hki_out_part(c, P, me));
     for (uint32_t k = 1; k < P; k++) {

@@ -6,8 +6,9 @@
 
 static void emit(hki_plan *p, const hki_call *c)
 {
-    hki_ring_reduce_scatter(p, c, hki_out(c), hki_out_part(c, c->ranks, c->rank));
-    hki_ring_all_gather(p, c);
+    const hki_share in = {HKI_IN, 0, 1}, out = {HKI_OUT, 0, 1};
+    hki_ring_reduce_scatter(p, hki_everyone(c), in, out, hki_out_part(c, c->ranks, c->rank));
+    hki_ring_all_gather(p, hki_everyone(c), out);
 }
 
 static hki_cost cost(const hki_call *c)

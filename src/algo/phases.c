@@ -9,55 +9,81 @@ void hki_fold_by_rank(hki_plan *p, const hki_call *c, uint32_t peer, hki_slice d
     else hki_plan_reduce_recv(p, peer, dst, local);
 }
 
-void hki_fold_all(hki_plan *p, const hki_call *c, hki_slice dst, hki_slice own)
+static void fold_team(hki_plan *p, hki_team t, hki_slice dst, hki_slice own)
 {
-    hki_slice src[c->ranks];
-    for (uint32_t r = 0; r < c->ranks; r++) src[r] = r == c->rank ? own : hki_from(r);
-    hki_plan_reduce(p, dst, src, c->ranks);
+    hki_slice src[t.n];
+    for (uint32_t i = 0; i < t.n; i++) src[i] = i == t.me ? own : hki_from(hki_member(t, i));
+    hki_plan_reduce(p, dst, src, t.n);
 }
 
-void hki_fold_at_owners(hki_plan *p, const hki_call *c, hki_slice dst)
-{
-    const uint32_t P = c->ranks, me = c->rank, slots = c->slots < 2 ? 2 : c->slots;
+void hki_fold_all(hki_plan *p, const hki_call *c, hki_slice dst, hki_slice own) { fold_team(p, hki_everyone(c), dst, own); }
 
-    /* With room for all messages each rank starts with another owner, and folds last. With less, a fold needing P messages at once, owners
+void hki_fold_at_owners(hki_plan *p, const hki_call *c, hki_team t, hki_share in, hki_slice dst)
+{
+    const uint32_t slots = c->slots < 2 ? 2 : c->slots;
+
+    /* With room for all messages each rank starts with another owner, and folds last. With less, a fold needing n messages at once, owners
      * would wait for each other in a circle; so there ranks keep the order of owners, and fold once the slots after that of their turn are
      * filled: owner j then waits for nothing but owners below j. */
-    const bool room = P <= slots; /* one more: the fold may be told in the same breath */
-    const uint32_t first = room ? (me + 1) % P : 0, turn = room ? P : me + slots;
-    for (uint32_t k = 0; k < P; k++) {
-        const uint32_t j = (first + k) % P;
-        if (j != me) hki_plan_send(p, j, hki_in_part(c, P, j));
-        if (!room && k + 1 == (turn < P ? turn : P)) hki_fold_all(p, c, dst, hki_in_part(c, P, me));
+    const bool room = t.n <= slots; /* one more: the fold may be told in the same breath */
+    const uint32_t first = room ? (t.me + 1) % t.n : 0, turn = room ? t.n : t.me + slots;
+    for (uint32_t k = 0; k < t.n; k++) {
+        const uint32_t j = (first + k) % t.n;
+        if (j != t.me) hki_plan_send(p, hki_member(t, j), hki_share_of(in, j));
+        if (!room && k + 1 == (turn < t.n ? turn : t.n)) fold_team(p, t, dst, hki_share_of(in, t.me));
     }
-    if (room) hki_fold_all(p, c, dst, hki_in_part(c, P, me));
+    if (room) fold_team(p, t, dst, hki_share_of(in, t.me));
 }
 
 /* ---- Ring ---- */
 
-void hki_ring_reduce_scatter(hki_plan *p, const hki_call *c, hki_slice work, hki_slice result)
+void hki_ring_reduce_scatter(hki_plan *p, hki_team t, hki_share in, hki_share work, hki_slice result)
 {
-    const uint32_t P = c->ranks, me = c->rank, next = (me + 1) % P, prev = (me + P - 1) % P;
-    hki_slice mine = hki_in_part(c, P, prev);
+    const uint32_t n = t.n, me = t.me, next = hki_member(t, me + 1), prev = hki_member(t, me + n - 1);
+    hki_slice mine = hki_share_of(in, (me + n - 1) % n);
 
-    /* Before step k `mine` is the fold of k + 1 ranks' part (me - k - 1), ending with this rank; part `me` comes last. */
-    for (uint32_t k = 0; k + 1 < P; k++) {
-        const uint32_t theirs = (me + 2 * P - k - 2) % P;
-        const hki_slice dst = theirs == me ? result : work.n == 1 ? work : hki_sub(work, theirs, 1);
+    /* Before step k `mine` is the fold of k + 1 members' share (me - k - 1), ending with this one; share `me` comes last. */
+    for (uint32_t k = 0; k + 1 < n; k++) {
+        const uint32_t theirs = (me + 2 * n - k - 2) % n;
+        const hki_slice dst = theirs == me ? result : hki_share_of(work, theirs);
         hki_plan_send(p, next, mine);
-        hki_plan_recv_reduce(p, prev, dst, hki_in_part(c, P, theirs));
+        hki_plan_recv_reduce(p, prev, dst, hki_share_of(in, theirs));
         mine = dst;
     }
 }
 
-void hki_ring_all_gather(hki_plan *p, const hki_call *c)
+void hki_ring_all_gather(hki_plan *p, hki_team t, hki_share out)
 {
-    const uint32_t P = c->ranks, me = c->rank, next = (me + 1) % P, prev = (me + P - 1) % P;
+    const uint32_t n = t.n, me = t.me, next = hki_member(t, me + 1), prev = hki_member(t, me + n - 1);
 
-    /* Before step k parts me - k .. me are here; pass on the one that came last. */
-    for (uint32_t k = 0; k + 1 < P; k++) {
-        hki_plan_send(p, next, hki_out_part(c, P, (me + P - k) % P));
-        hki_plan_recv(p, prev, hki_out_part(c, P, (me + 2 * P - k - 1) % P));
+    /* Before step k shares me - k .. me are here; pass on the one that came last. */
+    for (uint32_t k = 0; k + 1 < n; k++) {
+        hki_plan_send(p, next, hki_share_of(out, (me + n - k) % n));
+        hki_plan_recv(p, prev, hki_share_of(out, (me + 2 * n - k - 1) % n));
+    }
+}
+
+/* ---- Two levels ---- */
+
+hki_grid hki_grid_of(const hki_call *c)
+{
+    uint32_t q = c->per_host;
+    if (!q || c->ranks % q)
+        for (uint32_t d = q = 1; d * d <= c->ranks; d++)
+            if (c->ranks % d == 0) q = d;
+    return (hki_grid){c->ranks / q, q, c->rank / q, c->rank % q};
+}
+
+void hki_grid_spread(hki_plan *p, hki_grid g)
+{
+    const uint32_t q = g.per_host;
+    uint32_t mates[q];
+    for (uint32_t k = 1; k < q; k++) mates[k - 1] = hki_member(hki_housemates(g), g.seat + k);
+    /* This host's own block is the first to be there, then those from the ring. */
+    for (uint32_t k = 0; k < g.hosts; k++) {
+        const uint32_t of = (g.host + g.hosts - k) % g.hosts * q;
+        hki_plan_multicast(p, mates, q - 1, hki_blocks_of(HKI_OUT, of + g.seat, 1));
+        for (uint32_t m = q - 1; m-- > 0;) hki_plan_recv(p, mates[m], hki_blocks_of(HKI_OUT, of + mates[m] % q, 1));
     }
 }
 

@@ -10,17 +10,34 @@
 
 #include "algo/algo.h"
 
+/* ---- Teams: n of the ranks, first, first + step and so on, this rank the me-th. Shares: a block of a buffer for each member. */
+typedef struct hki_team { uint32_t n, me, first, step; } hki_team;
+typedef struct hki_share { uint8_t buf; uint32_t first, step; } hki_share; /* step 0: one block serves for all in turn */
+static inline hki_team hki_everyone(const hki_call *c) { return (hki_team){c->ranks, c->rank, 0, 1}; }
+static inline uint32_t hki_member(hki_team t, uint32_t i) { return t.first + i % t.n * t.step; }
+static inline hki_slice hki_share_of(hki_share s, uint32_t i) { return hki_blocks_of(s.buf, s.first + i * s.step, 1); }
+
 /* ---- Folds in rank order. */
 /* dst = fold of a message and a local slice, the lower rank's operand first. */
 void hki_fold_by_rank(hki_plan *, const hki_call *, uint32_t peer, hki_slice dst, hki_slice local);
 /* dst = one flat fold over all ranks: a message from every other one, `own` in this rank's place. */
 void hki_fold_all(hki_plan *, const hki_call *, hki_slice dst, hki_slice own);
-/* Each rank sends block j of its P input blocks to rank j, which folds the P of them at once into dst. */
-void hki_fold_at_owners(hki_plan *, const hki_call *, hki_slice dst);
+/* Each member sends member j's share of `in` to it, which folds the n of them at once into dst. */
+void hki_fold_at_owners(hki_plan *, const hki_call *, hki_team, hki_share in, hki_slice dst);
 
-/* ---- Ring. work: P blocks by part, or one block that serves for every part (equally long parts). */
-void hki_ring_reduce_scatter(hki_plan *, const hki_call *, hki_slice work, hki_slice result);
-void hki_ring_all_gather(hki_plan *, const hki_call *);
+/* ---- Ring. `in` is what is folded, partial results live in `work`, which may be the same; this member's share ends in result. */
+void hki_ring_reduce_scatter(hki_plan *, hki_team, hki_share in, hki_share work, hki_slice result);
+void hki_ring_all_gather(hki_plan *, hki_team, hki_share out);
+
+/* ---- Two levels: P = H hosts of q neighbours each. Where that is not so, or not known (call.h), of a rectangle as square as P allows:
+ * nearly every number of ranks has one, and nothing is wrong by it. */
+typedef struct hki_grid { uint32_t hosts, per_host, host, seat; } hki_grid; /* rank = host * per_host + seat */
+hki_grid hki_grid_of(const hki_call *);
+/* Those of this host; those of this seat. Block h * q + s of P is the share of seat s on host h. */
+static inline hki_team hki_housemates(hki_grid g) { return (hki_team){g.per_host, g.seat, g.host * g.per_host, 1}; }
+static inline hki_team hki_same_seat(hki_grid g) { return (hki_team){g.hosts, g.host, g.seat, g.per_host}; }
+/* From what this seat has in OUT, a block for each host, everybody on this host gets all. */
+void hki_grid_spread(hki_plan *, hki_grid);
 
 /* ---- Circulant graph. work: ceil(P / 2) blocks, the i-th for part (rank + i) mod P. */
 void hki_circulant_reduce_scatter(hki_plan *, const hki_call *, hki_slice work, hki_slice result);

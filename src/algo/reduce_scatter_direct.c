@@ -4,7 +4,10 @@
  * T = a + (P-2) o + (P-1) n (b + g). One fold means one rounding. */
 #include "algo/phases.h"
 
-static void emit(hki_plan *p, const hki_call *c) { hki_fold_at_owners(p, c, hki_out(c)); }
+static void emit(hki_plan *p, const hki_call *c)
+{
+    hki_fold_at_owners(p, c, hki_everyone(c), (hki_share){HKI_IN, 0, 1}, hki_out(c));
+}
 
 static hki_cost cost(const hki_call *c)
 {

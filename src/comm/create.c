@@ -55,6 +55,20 @@ static void choose_slots(hk_comm *comm, bool crowded)
     s->slot_bytes = hki_max(s->slot_bytes, (size_t)s->ranks * HKI_LINE);
 }
 
+/* Ranks a host, if every host has as many, neighbours; else 0. */
+static uint32_t alike(hki_peer *const *peers, uint32_t ranks)
+{
+    uint32_t q = 1;
+    while (q < ranks && peers[q]->group == peers[0]->group) q++;
+    if (q == ranks || ranks % q) return 0;
+    for (uint32_t r = 0; r < ranks; r++) {
+        if (peers[r]->group != peers[r / q * q]->group) return 0;
+        for (uint32_t h = 0; r % q == 0 && h < r; h += q)
+            if (peers[r]->group == peers[h]->group) return 0;
+    }
+    return q;
+}
+
 hk_status hki_comm_make(hk_comm **out, hki_engine *e, const hki_settings *settings, hki_peers *block, hki_peer **peers, uint32_t ranks,
                         uint32_t rank, uint64_t uid, char error[160])
 {
@@ -73,6 +87,7 @@ hk_status hki_comm_make(hk_comm **out, hki_engine *e, const hki_settings *settin
         comm->quick[c] = (hk_request){.comm = comm, .kind = HKI_TASK_COLLECTIVE, .channel = c, .held = true, .timeout_us = settings->timeout_us};
     for (uint32_t r = 0; r < ranks; r++) comm->any_tcp |= peers[r]->group != peers[0]->group;
     for (uint32_t r = 0; r < ranks; r++) comm->near_ranks += peers[r]->host_key == peers[rank]->host_key;
+    comm->per_host = alike(peers, ranks);
     comm->any_tcp = ranks > 1 && (comm->any_tcp || settings->transport == HKI_ONLY_TCP);
     comm->plain = !comm->any_tcp && settings->executor != HKI_EVENT;
     choose_slots(comm, block->crowded);

@@ -47,7 +47,8 @@ HK_API void hk_tool_plans_free(hk_tool_plans *t)
 static bool resolve(const hk_tool_call *t, const hki_algo **algo, hki_call *c, char error[HK_TOOL_TEXT])
 {
     const char *objection = NULL;
-    *c = (hki_call){.ranks = t->ranks, .root = t->root, .dtype = t->dtype, .redop = t->redop, .in_place = t->in_place != 0};
+    *c = (hki_call){.ranks = t->ranks, .root = t->root, .dtype = t->dtype, .redop = t->redop, .in_place = t->in_place != 0,
+                    .per_host = t->per_host};
     *algo = NULL;
     if (!hki_op_parse(t->op, &c->op) || c->op >= HKI_COLLECTIVES) objection = "no such operation";
     else if (!t->ranks || t->ranks > HKI_TEXT_RANKS) objection = "1 to 4096 ranks are possible";
@@ -57,6 +58,7 @@ static bool resolve(const hk_tool_call *t, const hki_algo **algo, hki_call *c, c
     else if (hki_op_reduces(c->op) && hki_dtype_is_float(t->dtype) && t->redop >= HK_BAND)
         objection = "bitwise reductions are for integers";
     else if (t->root >= t->ranks) objection = "no such root";
+    else if (t->per_host && t->ranks % t->per_host) objection = "hosts of so many ranks do not make up that many";
     else if (t->count > HKI_TEXT_ELEMS) objection = "too many elements";
     else if (t->in_place && (c->op == HKI_BARRIER || c->op == HKI_ALL_TO_ALL || c->op == HKI_ALL_TO_ALL_V))
         objection = "this operation cannot be done in place";
@@ -119,7 +121,7 @@ static bool one_call(const hk_tool_plans *t, char error[HK_TOOL_TEXT])
     for (uint32_t r = 0; r < t->ranks; r++) {
         const hki_call *b = &t->plans[r].call;
         if (!t->plans[r].algorithm) return snprintf(error, HK_TOOL_TEXT, "no plan of rank %u", r), false;
-        if (a->op == b->op && a->dtype == b->dtype && a->count == b->count && a->root == b->root && a->red.op == b->red.op &&
+        if (a->op == b->op && a->dtype == b->dtype && a->count == b->count && a->root == b->root && a->per_host == b->per_host && a->red.op == b->red.op &&
             a->red.finish == b->red.finish && a->red.commutes == b->red.commutes)
             continue;
         return snprintf(error, HK_TOOL_TEXT, "the plans of ranks 0 and %u are of different calls", r), false;
@@ -149,7 +151,7 @@ HK_API void hk_tool_plans_shape(const hk_tool_plans *t, hk_tool_call *call, uint
 {
     const hki_plan *p = t->at[t->first];
     const hki_call *c = &p->call;
-    *call = (hk_tool_call){hki_op_name(c->op), p->algorithm, c->ranks, c->root, c->count, c->dtype, c->redop, c->in_place};
+    *call = (hk_tool_call){hki_op_name(c->op), p->algorithm, c->ranks, c->root, c->count, c->dtype, c->redop, c->in_place, c->per_host};
     if (hki_op_uneven(c->op)) call->count = p->longest;
     *steps = 0;
     for (uint32_t r = 0; r < t->ranks; r++) *steps = (uint32_t)hki_max(*steps, t->plans[r].nsteps);

@@ -6,7 +6,7 @@
 
 typedef struct rule {
     hki_op op;
-    unsigned where; /* any of these places, POWERS: if the ranks are a power of two */
+    unsigned where; /* any of these places; POWERS: if the ranks are a power of two; HOSTS: if they are several hosts' of as many ranks each */
     uint32_t max_ranks;
     size_t max_bytes;
     const char *name;
@@ -17,13 +17,15 @@ typedef struct rule {
 #define MIB(n) ((size_t)(n) << 20)
 enum {
     NEAR = HKI_NEAR | HKI_NEAR_CROWDED, FAR = HKI_FAR | HKI_FAR_CROWDED, CROWDED = HKI_NEAR_CROWDED | HKI_FAR_CROWDED, ALL = NEAR | FAR,
-    POWERS = 1 << 8
+    POWERS = 1 << 8, HOSTS = 1 << 9
 };
 
 /* First match wins; a rule whose algorithm is not there or cannot do the call is passed over. Where ranks outnumber CPUs, what counts
  * for small vectors is not the number of rounds but the number of messages of all ranks together: every one wakes somebody. */
 static const rule rules[] = {
     {HKI_ALL_REDUCE, ALL & ~CROWDED, 2, KIB(48), "one_shot"},
+    {HKI_ALL_REDUCE, HKI_FAR_CROWDED | HOSTS, ANY, KIB(4), "reduce_broadcast"},
+    {HKI_ALL_REDUCE, HKI_FAR_CROWDED | HOSTS, ANY, SIZE_MAX, "two_level"},
     {HKI_ALL_REDUCE, CROWDED, ANY, KIB(48), "reduce_broadcast"},
     {HKI_ALL_REDUCE, HKI_NEAR, 16, KIB(8), "one_shot"},
     {HKI_ALL_REDUCE, HKI_NEAR, ANY, KIB(2), "recursive_doubling"},
@@ -31,17 +33,21 @@ static const rule rules[] = {
     {HKI_ALL_REDUCE, HKI_FAR, 2, KIB(512), "one_shot"},
     {HKI_ALL_REDUCE, HKI_FAR, ANY, KIB(8), "recursive_doubling"},
     {HKI_ALL_REDUCE, HKI_FAR | POWERS, ANY, KIB(256), "halving_doubling"},
+    {HKI_ALL_REDUCE, HKI_FAR | HOSTS, ANY, SIZE_MAX, "two_level"},
     {HKI_ALL_REDUCE, FAR, ANY, MIB(1), "circulant"},
     {HKI_ALL_REDUCE, HKI_FAR, ANY, MIB(4), "circulant"},
     {HKI_ALL_REDUCE, FAR, ANY, SIZE_MAX, "ring"},
 
     {HKI_ALL_GATHER, NEAR, ANY, SIZE_MAX, "direct"},
+    {HKI_ALL_GATHER, FAR | HOSTS, ANY, KIB(16), "bruck"},
+    {HKI_ALL_GATHER, FAR | HOSTS, ANY, SIZE_MAX, "two_level"},
     {HKI_ALL_GATHER, HKI_FAR_CROWDED, 4, KIB(128), "recursive_doubling"},
     {HKI_ALL_GATHER, FAR, ANY, KIB(256), "bruck"},
     {HKI_ALL_GATHER, FAR, ANY, SIZE_MAX, "ring"},
     {HKI_ALL_GATHER_V, ALL, ANY, SIZE_MAX, "direct"},
 
     {HKI_REDUCE_SCATTER, NEAR, ANY, SIZE_MAX, "direct"},
+    {HKI_REDUCE_SCATTER, FAR | HOSTS, ANY, SIZE_MAX, "two_level"},
     {HKI_REDUCE_SCATTER, HKI_FAR_CROWDED, 3, KIB(128), "recursive_halving"},
     {HKI_REDUCE_SCATTER, HKI_FAR_CROWDED, ANY, KIB(512), "circulant"},
     {HKI_REDUCE_SCATTER, HKI_FAR, ANY, MIB(1), "direct"},
@@ -109,6 +115,7 @@ static const hki_algo *by_rules(const hki_call *c, hki_where where, bool strict)
         const rule *r = &rules[i];
         if (r->op != c->op || !(r->where & where) || c->ranks > r->max_ranks || bytes > r->max_bytes) continue;
         if ((r->where & POWERS) && (c->ranks & (c->ranks - 1))) continue;
+        if ((r->where & HOSTS) && !c->per_host) continue;
         const hki_algo *a = hki_algo_find(c->op, r->name);
         if (a && able(a, c, strict || prefers_one_fold(c))) return a;
     }
