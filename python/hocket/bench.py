@@ -167,7 +167,8 @@ def main() -> int:
     p.add_argument("--bucket-mb", type=float, default=25, help="of --train: DDP's bucket_cap_mb (25)")
     p.add_argument("--steps", type=int, default=10, help="of --train: in a round (10)")
     p.add_argument("--rounds", type=int, default=5)
-    p.add_argument("--via", default="", metavar="COMMAND", help="put before each rank's command, {} being the rank: 'ip netns exec host-{}'")
+    p.add_argument("--via", default="", metavar="COMMAND", help="put before each rank's command, {} being its host: 'ip netns exec host-{}'")
+    p.add_argument("--per-host", type=int, default=1, metavar="N", help="of --via: ranks on a host, neighbours (1)")
     for hidden in ("--rank", "--meet", "--out"):
         p.add_argument(hidden, type=int if hidden == "--rank" else str, help=argparse.SUPPRESS)
     a = p.parse_args()
@@ -177,7 +178,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as place:
         out = os.path.join(place, "out")
         env = {**os.environ, "OMP_NUM_THREADS": "1"}
-        ranks = [subprocess.Popen([*shlex.split(a.via.format(r)), sys.executable, "-m", "hocket.bench", *sys.argv[1:], "--rank", str(r), "--meet",
+        ranks = [subprocess.Popen([*shlex.split(a.via.format(r // a.per_host)), sys.executable, "-m", "hocket.bench", *sys.argv[1:], "--rank", str(r), "--meet",
                                    os.path.join(place, "meet"), "--out", out], env=env) for r in range(a.n)]
         if any([p.wait() for p in ranks]):
             return 3
