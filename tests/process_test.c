@@ -480,7 +480,7 @@ static bool by_hosts(hk_comm *comm, bool alike)
     enum { N = 5000, MOST = 7 };
     static int32_t x[MOST * N], y[MOST * N];
     const int rank = hk_comm_rank(comm), ranks = hk_comm_ranks(comm);
-    if (!strcmp(hk_tool_algorithm(comm, "all_reduce", 20 * N, HK_I32, HK_SUM), "two_level") != alike) return false;
+    if (!strncmp(hk_tool_algorithm(comm, "all_reduce", 20 * N, HK_I32, HK_SUM), "two_level", 9) != alike) return false;
     for (int n = 1; n <= N; n *= 17) {
         for (int i = 0; i < ranks * n; i++) x[i] = rank * 3 + i;
         if (hk_reduce_scatter(x, y, (size_t)n, HK_I32, HK_SUM, comm, NULL, NULL)) return false;

@@ -14,10 +14,11 @@ static void algos(void)
     for (size_t i = 0; hk_tool_algo_at(i, &a); i++) {
         if (strcmp(op, a.op)) printf("%s%s\n", i ? "\n" : "", a.op);
         op = a.op;
-        printf("  %-20s %s%s%s\n", a.name, a.summary, a.rank_order ? " [rank order]" : "", a.fold_once ? " [folds once]" : "");
+        printf("  %-20s %s%s%s\n", a.name, a.summary, a.rank_order ? " [rank order]" : "", a.folds == 1 ? " [folds once]" : a.folds ? " [folds twice]" : "");
     }
     puts("\n[rank order]  combines neighbouring ranks left to right: right for operators that do not commute\n"
          "[folds once]  each result is one fold over all ranks: rounds once, and does integer averages\n"
+         "[folds twice] a fold of folds: rounds twice at most\n"
          "Force one with --algo, HOCKET_ALGO, hk_config.algorithm or hk_options.algorithm.");
 }
 

@@ -28,7 +28,7 @@ typedef struct hk_tool_algo {
     const char *op, *name, *summary;
     const char *span;   /* most blocks in one message: "all", "half", "one" */
     int rank_order;     /* combines neighbouring ranks left to right: right for operators that do not commute */
-    int fold_once;      /* each result is one fold over all ranks: rounds once */
+    int folds;          /* 1: each result is one fold over all ranks, and rounds once; 2: a fold of folds, twice; 0: not stated */
 } hk_tool_algo;
 HK_API int hk_tool_algo_at(size_t i, hk_tool_algo *algo);
 

@@ -18,6 +18,7 @@ typedef enum hki_span { HKI_SPAN_ALL, HKI_SPAN_HALF, HKI_SPAN_ONE } hki_span;
 enum {
     HKI_RANK_ORDER = 1, /* combines neighbouring rank ranges left to right: right for operators that do not commute */
     HKI_FOLD_ONCE = 2,  /* each result is one fold of all ranks in rank order: rounds once, widened sums never leave the accumulator */
+    HKI_FOLD_TWICE = 4, /* each result is a fold of folds at most: rounds twice */
 };
 
 /* What the plan costs, in elements, when all blocks are equally long. rounds: messages on the longest chain of dependent ones;

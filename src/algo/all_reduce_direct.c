@@ -7,15 +7,9 @@
 
 static void emit(hki_plan *p, const hki_call *c)
 {
-    const uint32_t P = c->ranks, me = c->rank;
-
-    hki_fold_at_owners(p, c, hki_everyone(c), (hki_share){HKI_IN, 0, 1}, hki_out_part(c, P, me));
+    hki_fold_at_owners(p, c, hki_everyone(c), (hki_share){HKI_IN, 0, 1}, hki_out_part(c, c->ranks, c->rank));
     /* Only now: told in the owner's turn, a part would stand in its lanes before those that are still to be folded. */
-    hki_plan_send_all(p, hki_out_part(c, P, me));
-    for (uint32_t k = 1; k < P; k++) {
-        const uint32_t owner = (me + P - k) % P;
-        hki_plan_recv(p, owner, hki_out_part(c, P, owner));
-    }
+    hki_tell_all(p, hki_everyone(c), (hki_share){HKI_OUT, 0, 1});
     hki_plan_swaps(p); /* an owner sends when it has folded */
 }
 

@@ -8,11 +8,9 @@
 static void emit(hki_plan *p, const hki_call *c)
 {
     const hki_grid g = hki_grid_of(c);
-    const uint32_t q = g.per_host;
-    const hki_share out = {HKI_OUT, g.seat, q};
+    const hki_share out = {HKI_OUT, g.seat, g.per_host};
 
-    for (uint32_t h = 0; h < g.hosts; h++)
-        hki_fold_at_owners(p, c, hki_housemates(g), (hki_share){HKI_IN, h * q, 1}, hki_share_of(out, h));
+    hki_grid_gather_sums(p, c, g, out);
     hki_ring_reduce_scatter(p, hki_same_seat(g), out, out, hki_share_of(out, g.host));
     hki_ring_all_gather(p, hki_same_seat(g), out);
     hki_grid_spread(p, g);

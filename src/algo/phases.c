@@ -35,6 +35,17 @@ void hki_fold_at_owners(hki_plan *p, const hki_call *c, hki_team t, hki_share in
     if (room) fold_team(p, t, dst, hki_share_of(in, t.me));
 }
 
+/* ---- Direct ---- */
+
+void hki_tell_all(hki_plan *p, hki_team t, hki_share out)
+{
+    uint32_t others[t.n];
+    if (t.n < 2) return;
+    for (uint32_t k = 1; k < t.n; k++) others[k - 1] = hki_member(t, t.me + k);
+    hki_plan_multicast(p, others, t.n - 1, hki_share_of(out, t.me));
+    for (uint32_t k = 1; k < t.n; k++) hki_plan_recv(p, hki_member(t, t.me + t.n - k), hki_share_of(out, (t.me + t.n - k) % t.n));
+}
+
 /* ---- Ring ---- */
 
 void hki_ring_reduce_scatter(hki_plan *p, hki_team t, hki_share in, hki_share work, hki_slice result)
@@ -74,17 +85,25 @@ hki_grid hki_grid_of(const hki_call *c)
     return (hki_grid){c->ranks / q, q, c->rank / q, c->rank % q};
 }
 
+void hki_grid_gather_sums(hki_plan *p, const hki_call *c, hki_grid g, hki_share work)
+{
+    for (uint32_t h = 0; h < g.hosts; h++)
+        hki_fold_at_owners(p, c, hki_housemates(g), (hki_share){HKI_IN, h * g.per_host, 1}, hki_share_of(work, h));
+}
+
+hki_share hki_grid_room(hki_plan *p, const hki_call *c, hki_grid g)
+{
+    if (g.hosts == 1) return (hki_share){HKI_OUT, 0, 0};
+    const hki_slice first = hki_plan_temp(p, hki_in_part(c, c->ranks, 0));
+    for (uint32_t h = 1; h < g.hosts; h++) hki_plan_temp(p, hki_in_part(c, c->ranks, h));
+    return (hki_share){HKI_TEMP, first.first, 1};
+}
+
 void hki_grid_spread(hki_plan *p, hki_grid g)
 {
-    const uint32_t q = g.per_host;
-    uint32_t mates[q];
-    for (uint32_t k = 1; k < q; k++) mates[k - 1] = hki_member(hki_housemates(g), g.seat + k);
-    /* This host's own block is the first to be there, then those from the ring. */
-    for (uint32_t k = 0; k < g.hosts; k++) {
-        const uint32_t of = (g.host + g.hosts - k) % g.hosts * q;
-        hki_plan_multicast(p, mates, q - 1, hki_blocks_of(HKI_OUT, of + g.seat, 1));
-        for (uint32_t m = q - 1; m-- > 0;) hki_plan_recv(p, mates[m], hki_blocks_of(HKI_OUT, of + mates[m] % q, 1));
-    }
+    /* This host's own block is the first to be there. */
+    for (uint32_t k = 0; k < g.hosts; k++)
+        hki_tell_all(p, hki_housemates(g), (hki_share){HKI_OUT, (g.host + g.hosts - k) % g.hosts * g.per_host, 1});
 }
 
 /* ---- Circulant graph ---- */

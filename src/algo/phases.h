@@ -25,6 +25,9 @@ void hki_fold_all(hki_plan *, const hki_call *, hki_slice dst, hki_slice own);
 /* Each member sends member j's share of `in` to it, which folds the n of them at once into dst. */
 void hki_fold_at_owners(hki_plan *, const hki_call *, hki_team, hki_share in, hki_slice dst);
 
+/* ---- Direct. Each member sends its share to all others. */
+void hki_tell_all(hki_plan *, hki_team, hki_share out);
+
 /* ---- Ring. `in` is what is folded, partial results live in `work`, which may be the same; this member's share ends in result. */
 void hki_ring_reduce_scatter(hki_plan *, hki_team, hki_share in, hki_share work, hki_slice result);
 void hki_ring_all_gather(hki_plan *, hki_team, hki_share out);
@@ -36,6 +39,10 @@ hki_grid hki_grid_of(const hki_call *);
 /* Those of this host; those of this seat. Block h * q + s of P is the share of seat s on host h. */
 static inline hki_team hki_housemates(hki_grid g) { return (hki_team){g.per_host, g.seat, g.host * g.per_host, 1}; }
 static inline hki_team hki_same_seat(hki_grid g) { return (hki_team){g.hosts, g.host, g.seat, g.per_host}; }
+/* This host's sum of what belongs to this seat, host by host, into work: a share for each host. */
+void hki_grid_gather_sums(hki_plan *, const hki_call *, hki_grid, hki_share work);
+/* Where a reduce_scatter keeps them. */
+hki_share hki_grid_room(hki_plan *, const hki_call *, hki_grid);
 /* From what this seat has in OUT, a block for each host, everybody on this host gets all. */
 void hki_grid_spread(hki_plan *, hki_grid);
 

@@ -7,14 +7,9 @@
 static void emit(hki_plan *p, const hki_call *c)
 {
     const hki_grid g = hki_grid_of(c);
-    const uint32_t q = g.per_host;
-    hki_share work = {HKI_TEMP, 0, 1};
+    const hki_share work = hki_grid_room(p, c, g);
 
-    for (uint32_t h = 0; h < g.hosts; h++) {
-        const hki_slice dst = g.hosts == 1 ? hki_out(c) : hki_plan_temp(p, hki_in_part(c, c->ranks, h * q + g.seat));
-        if (h == 0) work.first = dst.first;
-        hki_fold_at_owners(p, c, hki_housemates(g), (hki_share){HKI_IN, h * q, 1}, dst);
-    }
+    hki_grid_gather_sums(p, c, g, work);
     hki_ring_reduce_scatter(p, hki_same_seat(g), work, work, hki_out(c));
 }
 

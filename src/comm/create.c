@@ -55,12 +55,12 @@ static void choose_slots(hk_comm *comm, bool crowded)
     s->slot_bytes = hki_max(s->slot_bytes, (size_t)s->ranks * HKI_LINE);
 }
 
-/* Ranks a host, if every host has as many, neighbours; else 0. */
+/* Ranks a host, if every host has as many, more than one, neighbours; else 0. */
 static uint32_t alike(hki_peer *const *peers, uint32_t ranks)
 {
     uint32_t q = 1;
     while (q < ranks && peers[q]->group == peers[0]->group) q++;
-    if (q == ranks || ranks % q) return 0;
+    if (q == 1 || q == ranks || ranks % q) return 0;
     for (uint32_t r = 0; r < ranks; r++) {
         if (peers[r]->group != peers[r / q * q]->group) return 0;
         for (uint32_t h = 0; r % q == 0 && h < r; h += q)

@@ -28,7 +28,7 @@ HK_API int hk_tool_algo_at(size_t i, hk_tool_algo *algo)
             const hki_algo *a = *p;
             if (!(a->ops & HKI_OP_BIT(op)) || i--) continue;
             *algo = (hk_tool_algo){hki_op_name((hki_op)op), a->name, a->summary, spans[a->span],
-                                   !!(a->traits & HKI_RANK_ORDER), !!(a->traits & HKI_FOLD_ONCE)};
+                                   !!(a->traits & HKI_RANK_ORDER), a->traits & HKI_FOLD_ONCE ? 1 : a->traits & HKI_FOLD_TWICE ? 2 : 0};
             return 1;
         }
     }

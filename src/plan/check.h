@@ -38,6 +38,7 @@ typedef struct hki_check_report {
     bool rendezvous;        /* no circle even if a send lasts until its message is read: messages may be passed by reference */
     bool rank_order;        /* every reduced block is a tree over the ranks in order */
     bool fold_once;         /* every reduced block is one fold of all ranks in order */
+    uint32_t folds;         /* at most so many lie one within the other: how often a value is rounded */
 } hki_check_report;
 
 /* plans[r] is rank r's for the same call, in full (after hki_plan_end; fused or not). slots: payload slots of a source, 1 at

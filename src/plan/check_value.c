@@ -11,8 +11,9 @@ typedef struct tree {
     uint64_t hash, sum;         /* sum: over the leaves, whatever their order */
     uint32_t leaves, lo, block; /* lo: rank of the first leaf; block: of all leaves, or HKI_NOBODY */
     uint32_t child, n;          /* fold: kids[child .. child + n) */
+    uint32_t folds;             /* one within the other: 0 for a leaf */
     bool in_order;              /* leaves are those of ranks lo, lo + 1, .. */
-    bool flat, finished;        /* flat: a leaf, or a fold of leaves */
+    bool finished;
 } tree;
 
 typedef struct world {
@@ -82,7 +83,7 @@ static uint64_t leaf_hash(uint32_t rank, uint32_t block) { return hki_mix(0, (ui
 static value leaf(world *w, uint32_t rank, uint32_t block)
 {
     const uint64_t id = leaf_hash(rank, block);
-    const tree t = {.hash = id, .sum = id, .leaves = 1, .lo = rank, .block = block, .in_order = true, .flat = true};
+    const tree t = {.hash = id, .sum = id, .leaves = 1, .lo = rank, .block = block, .in_order = true};
     return intern(w, &t, NULL);
 }
 
@@ -97,12 +98,13 @@ static value fold(world *w, const value *kid, uint32_t n)
         const tree *k = &w->trees[kid[i]];
         t.hash = hki_mix(t.hash, kid[i]);
         t.in_order &= k->in_order && k->lo == t.lo + t.leaves;
-        t.flat &= k->leaves == 1;
+        t.folds = (uint32_t)hki_max(t.folds, k->folds);
         t.finished |= k->finished;
         if (k->block != t.block) t.block = HKI_NOBODY;
         t.sum += k->sum;
         t.leaves += k->leaves;
     }
+    t.folds++;
     return intern(w, &t, kid);
 }
 
@@ -306,7 +308,8 @@ static bool check_block(world *w, uint32_t r, uint32_t b, value *same)
         return hki_graph_blame(g, HKI_CHECK_ASSOCIATION, r, writer, "output block %u is folded otherwise than elsewhere", b);
     *same = v;
     g->report->rank_order &= t->in_order;
-    g->report->fold_once &= t->in_order && t->flat;
+    g->report->fold_once &= t->in_order && t->folds <= 1;
+    g->report->folds = (uint32_t)hki_max(g->report->folds, t->folds);
     return c->red.commutes || t->in_order ||
            hki_graph_blame(g, HKI_CHECK_ASSOCIATION, r, writer,
                            "output block %u is not folded in rank order, as this operator needs", b);

@@ -25,7 +25,7 @@ enum {
 static const rule rules[] = {
     {HKI_ALL_REDUCE, ALL & ~CROWDED, 2, KIB(48), "one_shot"},
     {HKI_ALL_REDUCE, HKI_FAR_CROWDED | HOSTS, ANY, KIB(4), "reduce_broadcast"},
-    {HKI_ALL_REDUCE, HKI_FAR_CROWDED | HOSTS, ANY, SIZE_MAX, "two_level"},
+    {HKI_ALL_REDUCE, HKI_FAR_CROWDED | HOSTS, ANY, MIB(1), "two_level_direct"},
     {HKI_ALL_REDUCE, CROWDED, ANY, KIB(48), "reduce_broadcast"},
     {HKI_ALL_REDUCE, HKI_NEAR, 16, KIB(8), "one_shot"},
     {HKI_ALL_REDUCE, HKI_NEAR, ANY, KIB(2), "recursive_doubling"},
@@ -33,10 +33,13 @@ static const rule rules[] = {
     {HKI_ALL_REDUCE, HKI_FAR, 2, KIB(512), "one_shot"},
     {HKI_ALL_REDUCE, HKI_FAR, ANY, KIB(8), "recursive_doubling"},
     {HKI_ALL_REDUCE, HKI_FAR | POWERS, ANY, KIB(256), "halving_doubling"},
-    {HKI_ALL_REDUCE, HKI_FAR | HOSTS, ANY, SIZE_MAX, "two_level"},
+    {HKI_ALL_REDUCE, FAR | HOSTS, ANY, MIB(1), "two_level_direct"},
+    {HKI_ALL_REDUCE, FAR | HOSTS, ANY, SIZE_MAX, "two_level"},
+    {HKI_ALL_REDUCE, FAR | HOSTS, ANY, SIZE_MAX, "two_level_direct"},
     {HKI_ALL_REDUCE, FAR, ANY, MIB(1), "circulant"},
     {HKI_ALL_REDUCE, HKI_FAR, ANY, MIB(4), "circulant"},
     {HKI_ALL_REDUCE, FAR, ANY, SIZE_MAX, "ring"},
+    {HKI_ALL_REDUCE, FAR, ANY, SIZE_MAX, "direct"},
 
     {HKI_ALL_GATHER, NEAR, ANY, SIZE_MAX, "direct"},
     {HKI_ALL_GATHER, FAR | HOSTS, ANY, KIB(16), "bruck"},
@@ -47,11 +50,14 @@ static const rule rules[] = {
     {HKI_ALL_GATHER_V, ALL, ANY, SIZE_MAX, "direct"},
 
     {HKI_REDUCE_SCATTER, NEAR, ANY, SIZE_MAX, "direct"},
+    {HKI_REDUCE_SCATTER, FAR | HOSTS, ANY, MIB(1), "two_level_direct"},
     {HKI_REDUCE_SCATTER, FAR | HOSTS, ANY, SIZE_MAX, "two_level"},
+    {HKI_REDUCE_SCATTER, FAR | HOSTS, ANY, SIZE_MAX, "two_level_direct"},
     {HKI_REDUCE_SCATTER, HKI_FAR_CROWDED, 3, KIB(128), "recursive_halving"},
     {HKI_REDUCE_SCATTER, HKI_FAR_CROWDED, ANY, KIB(512), "circulant"},
     {HKI_REDUCE_SCATTER, HKI_FAR, ANY, MIB(1), "direct"},
     {HKI_REDUCE_SCATTER, FAR, ANY, SIZE_MAX, "ring"},
+    {HKI_REDUCE_SCATTER, FAR, ANY, SIZE_MAX, "direct"},
     {HKI_REDUCE_SCATTER_V, ALL, ANY, SIZE_MAX, "direct"},
 
     {HKI_BROADCAST, FAR, 3, MIB(1), "binomial"},
@@ -105,8 +111,11 @@ static bool able(const hki_algo *a, const hki_call *c, bool strict)
     return !hki_algo_objection(a, c);
 }
 
-/* f16 and bf16 want the algorithm that rounds once. */
-static bool prefers_one_fold(const hki_call *c) { return hki_op_reduces(c->op) && (c->dtype == HK_F16 || c->dtype == HK_BF16); }
+/* f16 and bf16 want an algorithm that rounds once, or, where that halves what links between hosts carry, twice. */
+static bool rounds_too_often(const hki_algo *a, const hki_call *c)
+{
+    return hki_op_reduces(c->op) && c->ranks > 2 && (c->dtype == HK_F16 || c->dtype == HK_BF16) && !(a->traits & (HKI_FOLD_ONCE | HKI_FOLD_TWICE));
+}
 
 static const hki_algo *by_rules(const hki_call *c, hki_where where, bool strict)
 {
@@ -117,7 +126,7 @@ static const hki_algo *by_rules(const hki_call *c, hki_where where, bool strict)
         if ((r->where & POWERS) && (c->ranks & (c->ranks - 1))) continue;
         if ((r->where & HOSTS) && !c->per_host) continue;
         const hki_algo *a = hki_algo_find(c->op, r->name);
-        if (a && able(a, c, strict || prefers_one_fold(c))) return a;
+        if (a && able(a, c, strict) && !rounds_too_often(a, c)) return a;
     }
     return NULL;
 }
@@ -134,7 +143,6 @@ const hki_algo *hki_choose(const hki_call *c, hki_where where, const hki_algo *f
     if (forced && able(forced, c, strict)) return forced;
     const hki_algo *a = by_rules(c, where, strict);
     if (!a) a = first_able(c, strict);
-    if (!a && !strict) a = prefers_one_fold(c) ? first_able(c, false) : NULL;
     if (!forced && a) return a;
     const char *why = forced ? hki_algo_objection(forced, c) : "no algorithm of this build can do it";
     snprintf(error, 160, "%s%s: %.90s%s%s", hki_op_name(c->op), forced ? " by the forced algorithm" : "",
