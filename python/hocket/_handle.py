@@ -5,8 +5,9 @@ Every operation is issued with a request, without the GIL being given up, and th
 rank that is there takes, then in slices of 200 ms, without the GIL, so that Ctrl-C works. Until it is finished somebody must keep its
 buffers: the request does, and for requests that nobody keeps, the handle.
 
-Lifetimes: a request points into its communicator, so destroy() finishes all requests first. In a child of fork() nothing is freed and
-every call raises Forked.
+Lifetimes: a request points into its communicator, so destroy() finishes all requests first. A call that is being made has a frame, which it gives
+back or to a request; destroy() lets no call begin any more and waits until no frame is out. In a child of fork() nothing is freed and every call
+raises Forked.
 """
 
 from __future__ import annotations
@@ -29,27 +30,30 @@ _UNUSED_AT = ctypes.addressof(_UNUSED)
 
 
 class Handle:
-    """A communicator of the library. ``at`` is its address, 0 once it is destroyed. May be used from several threads."""
+    """A communicator of the library. ``at`` is its address, 0 once it is destroyed; no call begins unless it is ``open``. May be used from several
+    threads.
+    """
 
-    __slots__ = ("at", "rank", "ranks", "errors", "pid", "spins", "lib", "_run", "_wait_now", "_wait_free", "_frames", "_pending", "_lock",
+    __slots__ = ("at", "open", "rank", "ranks", "errors", "pid", "spins", "lib", "_run", "_wait_now", "_wait_free", "_frames", "_all_frames", "_pending", "_lock",
                  "__weakref__")
 
     def __init__(self, at: int, errors: dict[int, type[_errors.Error]] = _errors.BY_STATUS) -> None:
         """Takes over the hk_comm at address ``at``. ``errors``: status -> class to raise."""
         self.lib: Library = library()
-        self.at, self.errors, self.pid = at, errors, os.getpid()
+        self.at, self.open, self.errors, self.pid = at, True, errors, os.getpid()
         self.rank: int = self.lib.hold.hk_comm_rank(at)
         self.ranks: int = self.lib.hold.hk_comm_ranks(at)
         self.spins = self.ranks <= len(os.sched_getaffinity(0))  # else a moment is a time slice of somebody's: not with the GIL
         self._run, self._wait_now, self._wait_free = self.lib.hold.hk_run, self.lib.hold.hk_wait_for, self.lib.free.hk_wait_for
-        self._frames: list[Frame] = []
+        self._frames: list[Frame] = []  # free ones, of
+        self._all_frames: list[Frame] = []  # those that no request has
         self._pending: deque[Request] = deque()
         self._lock = threading.Lock()
 
     def error(self, status: int, at: int | None = 0) -> _errors.Error:
         """The exception for a failed call on this communicator."""
         text = self.lib.last_error(self.at or None) if at == 0 else self.lib.last_error(at)
-        return self.errors.get(status, _errors.Error)(text)
+        return self.errors.get(status, _errors.Error)(text or self.lib.last_error())
 
     def gone(self) -> _errors.Error:
         """The exception for a call after destroy()."""
@@ -60,13 +64,13 @@ class Handle:
 
         ``keep`` is held on to if the wait is interrupted, since the operation then goes on. Raises Error.
         """
-        if not self.at:
-            raise self.gone()
         try:
             frame = self._frames.pop()
         except IndexError:
-            frame = Frame()
+            frame = self._new_frame()
         try:
+            if not self.open:
+                raise self.gone()
             record = function.record
             if record is not None:
                 pack, code = record
@@ -80,6 +84,7 @@ class Handle:
                 self.adopt(frame, (keep, arguments)).wait()
                 return
         except struct.error as e:
+            self._interrupted(frame, None)
             raise self.errors[_errors.Invalid.status](f"rank {self.rank}: {function.__name__.removeprefix('hk_')}: an argument: {e}") from None
         except BaseException:
             self._interrupted(frame, (keep, arguments))
@@ -88,20 +93,33 @@ class Handle:
         if status:
             raise self.error(status)
 
+    def _new_frame(self) -> Frame:
+        frame = Frame()
+        self._all_frames.append(frame)
+        return frame
+
+    def _drop(self, frame: Frame) -> None:
+        """A request has it, or nobody needs it."""
+        try:
+            self._all_frames.remove(frame)
+        except ValueError:
+            pass  # done already
+
     def _interrupted(self, frame: Frame, keep: object) -> None:
-        """After Ctrl-C: what was issued goes on and owns its buffers."""
+        """After Ctrl-C or a failure: what was issued goes on and owns its buffers."""
         if frame.slot.value and not any(request._frame is frame for request in list(self._pending)):
             self.adopt(frame, keep)
+        self._drop(frame)
 
     def submit(self, function: Callable[..., int], *arguments: object, options: int | None = None, keep: object = None,
                post: Callable[[], None] | None = None) -> Request:
         """Issues one operation and returns at once. ``keep`` is held on to until it is finished; ``post`` runs once when it has
         succeeded, before any wait returns. Raises Error if it could not be issued.
         """
-        if not self.at:
-            raise self.gone()
-        frame = Frame()
+        frame = self._new_frame()
         try:
+            if not self.open:
+                raise self.gone()
             status = function(*arguments, self.at, options, frame.place)
             if status:
                 raise self.error(status)
@@ -115,11 +133,12 @@ class Handle:
 
         Raises Error; those before the wrong one are then under way, as calls that were made.
         """
-        if not self.at:
-            raise self.gone()
         hold = self.lib.hold
         failed: BaseException | None = None
-        frame = Frame()
+        frame = self._new_frame()
+        if not self.open:
+            self._drop(frame)
+            raise self.gone()
         try:
             status = hold.hk_group_start(self.at)
             if status:
@@ -147,6 +166,7 @@ class Handle:
         request = Request(self, frame, keep, post, sends)
         pending = self._pending
         pending.append(request)
+        self._drop(frame)
         if len(pending) > 1:
             self._sweep()
         return request
@@ -186,16 +206,29 @@ class Handle:
         Any state is accepted. Other threads that wait for operations get their ends.
         """
         with self._lock:
-            if not self.at:
+            if not self.at or not self._finish_or_abort(seconds, sends):
                 return
-            if not self.finish(seconds, sends):
-                self.abort()
-                if not self.finish(5.0):
-                    return  # in a child of fork, or something else waits on it: better leaked than freed under it
+            self.open = False
+            if not self._frames_back() or not self._finish_or_abort(seconds, sends):
+                return
             if last is not None:
                 last()
             at, self.at = self.at, 0
             _aside(lambda: self.lib.free.hk_comm_destroy(at))
+
+    def _finish_or_abort(self, seconds: float, sends: float) -> bool:
+        """False: not even then, as in a child of fork, or because something else waits on it: better leaked than freed under it."""
+        if self.finish(seconds, sends):
+            return True
+        self.abort()
+        return self.finish(5.0)
+
+    def _frames_back(self) -> bool:
+        """Waits for calls that have begun. Each needs nothing but its turn with the interpreter to end or to become a request."""
+        end = time.monotonic() + 5.0
+        while len(self._frames) < len(self._all_frames) and time.monotonic() < end:
+            time.sleep(0)
+        return len(self._frames) >= len(self._all_frames)
 
 
 def _aside(call: Callable[[], object]) -> None:

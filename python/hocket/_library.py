@@ -50,8 +50,8 @@ class Frame:
         struct.pack_into("N", self.bytes, 0, self.SIZE)
 
 
-# How the arguments of an operation, then its hk_operation, 1 if hk_run is to wait for a moment, comm and options lie in an hk_call: packing
-# them costs a quarter of what ctypes takes for the arguments of a call.
+# In the order of hk_operation: how the arguments of an operation, then its number, 1 if hk_run is to wait for a moment, comm and options lie in
+# an hk_call. Packing them costs a quarter of what ctypes takes for the arguments of a call.
 _RECORDS = {"hk_all_reduce": "PPNiN4xiiPP", "hk_all_gather": "PPNi16xiiPP", "hk_reduce_scatter": "PPNiN4xiiPP", "hk_broadcast": "PPNi12xiiiPP",
             "hk_reduce": "PPNiNiiiPP", "hk_gather": "PPNi12xiiiPP", "hk_scatter": "PPNi12xiiiPP", "hk_all_to_all": "PPNi16xiiPP",
             "hk_barrier": "44xiiPP"}

@@ -213,6 +213,37 @@ def forked(rank, ranks, place):
     comm.destroy()
 
 
+def destroyed_meanwhile(rank, ranks, place):
+    """destroy() while another thread is inside a call, also where it has not yet come to the library: that call comes to its end before."""
+    world = hocket.init()
+    comm = world.dup()
+    handle, run, x = comm._handle, comm._handle._run, np.full(4, rank)
+    inside, go, results = threading.Event(), threading.Event(), []
+
+    def held_up(frame):
+        inside.set()
+        assert go.wait(20)
+        return run(frame)
+
+    handle._run = held_up
+    caller = threading.Thread(target=lambda: results.append(comm.all_reduce(x)))
+    caller.start()
+    assert inside.wait(20)
+    destroyer = threading.Thread(target=comm.destroy)
+    destroyer.start()
+    while handle.open:
+        time.sleep(0.001)
+    with pytest.raises(hocket.Invalid, match="destroyed"):
+        comm.all_reduce(x)
+    assert handle.at and destroyer.is_alive()
+    go.set()
+    for thread in (caller, destroyer):
+        thread.join(20)
+    assert not handle.at and (results[0] == ranks * (ranks - 1) // 2).all()
+    world.barrier()
+    world.destroy()
+
+
 def careless(rank, ranks, place):
     comm = hocket.init()
     comm.send(np.zeros(1), 1 - rank, async_op=True)  # nobody receives it, and nobody destroys
@@ -221,7 +252,7 @@ def careless(rank, ranks, place):
 
 @pytest.mark.parametrize("body, ranks", [(numbers, 1), (numbers, 2), (numbers, 3), (movement, 2), (movement, 3), (kinds, 2), (work, 3),
                                          (others, 4), (mismatch, 2), (aborted, 2), (limits, 2), (interrupted, 2), (forked, 2),
-                                         (careless, 2)])
+                                         (destroyed_meanwhile, 1), (destroyed_meanwhile, 2), (careless, 2)])
 def test(body, ranks, tmp_path):
     run(ranks, tmp_path, body)
 
