@@ -182,11 +182,12 @@ static void records(seat *s)
     int32_t in[9 * N], out[9 * N];
     for (int round = 0; round < 12; round++) {
         for (int k = 0; k < s->ranks * N; k++) in[k] = 1000 * s->rank + k + round;
-        hk_call c = {sizeof c, in, out, N, HK_I32, HK_SUM, 0, HK_ALL_REDUCE, round % 3, s->comm, NULL, NULL};
+        const int stray = 100 * s->rank + round; /* in fields that are not the operation's */
+        hk_call c = {sizeof c, in, out, N, HK_I32, HK_SUM, stray, HK_ALL_REDUCE, round % 3, s->comm, NULL, NULL};
         OK(s, finish(hk_run(&c), &c));
         CHECK(s, !c.request);
         for (int k = 0; k < N; k++) CHECK(s, out[k] == 500 * s->ranks * (s->ranks - 1) + s->ranks * (k + round));
-        c.operation = HK_ALL_GATHER;
+        c.operation = HK_ALL_GATHER, c.op = (hk_redop)stray;
         OK(s, finish(hk_run(&c), &c));
         for (int k = 0; k < s->ranks * N; k++) CHECK(s, out[k] == 1000 * (k / N) + k % N + round);
         c.operation = HK_ALL_TO_ALL;
@@ -198,7 +199,7 @@ static void records(seat *s)
         c.root = s->ranks - 1, c.operation = HK_BROADCAST;
         OK(s, finish(hk_run(&c), &c));
         for (int k = 0; k < N; k++) CHECK(s, out[k] == 1000 * c.root + k + round);
-        c.operation = HK_BARRIER, c.send = c.recv = NULL, c.count = 7, c.dtype = HK_DTYPES;
+        c.operation = HK_BARRIER, c.send = c.recv = NULL, c.count = (size_t)stray, c.dtype = HK_DTYPES;
         OK(s, finish(hk_run(&c), &c));
     }
     hk_call wrong = {sizeof wrong, in, out, N, HK_I32, HK_SUM, 0, HK_OPERATIONS, 1, s->comm, NULL, NULL};

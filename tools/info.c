@@ -9,12 +9,13 @@
 
 static void algos(void)
 {
+    static const char *const folds[] = {"", " [folds once]", " [folds twice]"};
     hk_tool_algo a;
     const char *op = "";
     for (size_t i = 0; hk_tool_algo_at(i, &a); i++) {
         if (strcmp(op, a.op)) printf("%s%s\n", i ? "\n" : "", a.op);
         op = a.op;
-        printf("  %-20s %s%s%s\n", a.name, a.summary, a.rank_order ? " [rank order]" : "", a.folds == 1 ? " [folds once]" : a.folds ? " [folds twice]" : "");
+        printf("  %-20s %s%s%s\n", a.name, a.summary, a.rank_order ? " [rank order]" : "", folds[a.folds]);
     }
     puts("\n[rank order]  combines neighbouring ranks left to right: right for operators that do not commute\n"
          "[folds once]  each result is one fold over all ranks: rounds once, and does integer averages\n"

@@ -190,8 +190,8 @@ HK_API hk_status hk_all_to_all(const void *send, void *recv, size_t count, hk_dt
                                const hk_options *options, hk_request **request);
 
 /* One of the above, or a barrier, as a record: for bindings of other languages, to which every argument and every call costs. Fields that the
- * operation does not have are not looked at. HK_OK: it has finished well. HK_WAIT_EXPIRED: it is under way and `request` is to be waited
- * for. Otherwise as from its own function, or from the wait. */
+ * operation does not have are not looked at. HK_OK: it has finished well, or inside a group has been collected. HK_WAIT_EXPIRED: it is under
+ * way and `request` is to be waited for. Otherwise as from its own function, or from the wait. */
 typedef enum hk_operation {
     HK_ALL_REDUCE, HK_ALL_GATHER, HK_REDUCE_SCATTER, HK_BROADCAST, HK_REDUCE, HK_GATHER, HK_SCATTER, HK_ALL_TO_ALL, HK_BARRIER, HK_OPERATIONS
 } hk_operation;

@@ -387,13 +387,23 @@ HK_API hk_status hk_barrier(hk_comm *comm, const hk_options *options, hk_request
 
 _Static_assert((int)HK_ALL_REDUCE == HKI_ALL_REDUCE && (int)HK_ALL_TO_ALL == HKI_ALL_TO_ALL, "hk_operation begins like hki_op");
 
+/* What the operation does not have is 0, whatever is in the record: it must be alike on all ranks. */
+static given of_record(const hk_call *c)
+{
+    if (c->operation == HK_BARRIER) return (given){.op = HKI_BARRIER};
+    const hki_op op = (hki_op)c->operation;
+    return (given){.op = op, .send = c->send, .recv = c->recv, .count = c->count, .dtype = c->dtype, .redop = hki_op_reduces(op) ? c->op : 0,
+                   .root = hki_op_rooted(op) ? c->root : 0};
+}
+
 HK_API hk_status hk_run(hk_call *c)
 {
-    if (!c || c->size != sizeof *c)
-        return hki_error(NULL, HK_INVALID, "hk_run: %s", c ? "call.size is not sizeof(hk_call)" : "call is NULL");
+    if (!c || c->size < sizeof *c) return hki_error(NULL, HK_INVALID, "hk_run: %s", c ? "call.size is less than sizeof(hk_call)" : "call is NULL");
     c->request = NULL;
+    hk_status status = hki_comm_usable(c->comm);
+    if (status) return status;
     if ((unsigned)c->operation >= HK_OPERATIONS) return hki_error(c->comm, HK_INVALID, "hk_run: operation %d is none", (int)c->operation);
-    const given barrier = {.op = HKI_BARRIER}, g = {(hki_op)c->operation, c->send, c->recv, c->count, c->dtype, c->op, c->root, NULL};
-    const hk_status status = collective_or_moment(c->operation == HK_BARRIER ? &barrier : &g, c->comm, c->options, &c->request, c->moment);
+    const given g = of_record(c);
+    status = collective_or_moment(&g, c->comm, c->options, &c->request, c->moment);
     return !status && c->request ? HK_WAIT_EXPIRED : status;
 }

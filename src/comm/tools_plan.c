@@ -58,7 +58,7 @@ static bool resolve(const hk_tool_call *t, const hki_algo **algo, hki_call *c, c
     else if (hki_op_reduces(c->op) && hki_dtype_is_float(t->dtype) && t->redop >= HK_BAND)
         objection = "bitwise reductions are for integers";
     else if (t->root >= t->ranks) objection = "no such root";
-    else if (t->per_host && t->ranks % t->per_host) objection = "hosts of so many ranks do not make up that many";
+    else if (t->per_host && t->ranks % t->per_host) objection = "hosts of so many ranks do not make up all of them";
     else if (t->count > HKI_TEXT_ELEMS) objection = "too many elements";
     else if (t->in_place && (c->op == HKI_BARRIER || c->op == HKI_ALL_TO_ALL || c->op == HKI_ALL_TO_ALL_V))
         objection = "this operation cannot be done in place";
@@ -121,8 +121,8 @@ static bool one_call(const hk_tool_plans *t, char error[HK_TOOL_TEXT])
     for (uint32_t r = 0; r < t->ranks; r++) {
         const hki_call *b = &t->plans[r].call;
         if (!t->plans[r].algorithm) return snprintf(error, HK_TOOL_TEXT, "no plan of rank %u", r), false;
-        if (a->op == b->op && a->dtype == b->dtype && a->count == b->count && a->root == b->root && a->per_host == b->per_host && a->red.op == b->red.op &&
-            a->red.finish == b->red.finish && a->red.commutes == b->red.commutes)
+        if (a->op == b->op && a->dtype == b->dtype && a->count == b->count && a->root == b->root && a->per_host == b->per_host &&
+            a->red.op == b->red.op && a->red.finish == b->red.finish && a->red.commutes == b->red.commutes)
             continue;
         return snprintf(error, HK_TOOL_TEXT, "the plans of ranks 0 and %u are of different calls", r), false;
     }

@@ -178,6 +178,8 @@ static const struct { const char *text, *error; } malformed[] = {
     {"plan all_reduce ring, rank 0 of 4, f32 sum", "line 1: the count expected, not 'f32 sum'"},
     {"plan all_reduce ring, rank 0 of 4, 1 f31 sum", "line 1: an element type expected, not 'f31 sum'"},
     {"plan all_reduce ring, rank 0 of 4, 1 f32 summa", "line 1: a reduction expected, not 'summa'"},
+    {"plan all_reduce ring, rank 0 of 4, 1 f32 sum, per host 3", "line 1: hosts of 3 do not make up 4 ranks"},
+    {"plan all_reduce ring, rank 0 of 4, 1 f32 sum, per host 0", "line 1: hosts of 0 do not make up 4 ranks"},
     {"plan all_reduce ring, rank 0 of 4, 1 f32 sum, root 1", "line 1: 'span' expected, not 'root 1'"},
     {"plan reduce binomial, rank 0 of 4, 1 f32 sum, root 4", "line 1: the root is more than 3"},
     {"plan all_reduce an_algorithm_of_the_longest_name, rank 0 of 4", "line 1: the algorithm's name has more than 31 letters"},

@@ -111,10 +111,11 @@ static bool able(const hki_algo *a, const hki_call *c, bool strict)
     return !hki_algo_objection(a, c);
 }
 
-/* f16 and bf16 want an algorithm that rounds once, or, where that halves what links between hosts carry, twice. */
+/* Sums of f16 and bf16 that all ranks get are to be rounded once, or, where that halves what links between hosts carry, twice. */
 static bool rounds_too_often(const hki_algo *a, const hki_call *c)
 {
-    return hki_op_reduces(c->op) && c->ranks > 2 && (c->dtype == HK_F16 || c->dtype == HK_BF16) && !(a->traits & (HKI_FOLD_ONCE | HKI_FOLD_TWICE));
+    const bool shared = c->op == HKI_ALL_REDUCE || c->op == HKI_REDUCE_SCATTER || c->op == HKI_REDUCE_SCATTER_V;
+    return shared && c->ranks > 2 && (c->dtype == HK_F16 || c->dtype == HK_BF16) && !(a->traits & (HKI_FOLD_ONCE | HKI_FOLD_TWICE));
 }
 
 static const hki_algo *by_rules(const hki_call *c, hki_where where, bool strict)

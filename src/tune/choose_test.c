@@ -33,7 +33,7 @@ static void test_there_is_one(void **state)
                             const hk_dtype type = types[k % 4];
                             const hki_algo *a = chosen((hki_op)op, (hki_where)where, ranks, q, type, bytes, k & 4, k & 8);
                             if (!a) fail_msg("none for %s, %u ranks, %zu bytes of %s", hki_op_name((hki_op)op), ranks, bytes, hk_dtype_name(type));
-                            if (ranks < 3 || (op != HKI_ALL_REDUCE && op != HKI_REDUCE_SCATTER)) continue;
+                            if (ranks < 3 || (op != HKI_ALL_REDUCE && op != HKI_REDUCE_SCATTER && op != HKI_REDUCE_SCATTER_V)) continue;
                             if ((type == HK_BF16 || type == HK_F16) && !(a->traits & (HKI_FOLD_ONCE | HKI_FOLD_TWICE)))
                                 fail_msg("%s rounds too often: %u ranks, %zu bytes of %s", a->name, ranks, bytes, hk_dtype_name(type));
                         }
