@@ -60,7 +60,9 @@ static const rule rules[] = {
     {HKI_REDUCE_SCATTER, FAR, ANY, SIZE_MAX, "direct"},
     {HKI_REDUCE_SCATTER_V, ALL, ANY, SIZE_MAX, "direct"},
 
-    {HKI_BROADCAST, FAR, 3, MIB(1), "binomial"},
+    {HKI_BROADCAST, FAR, ANY, KIB(64), "binomial"},
+    {HKI_BROADCAST, FAR, 2, SIZE_MAX, "binomial"},
+    {HKI_BROADCAST, FAR, 32, SIZE_MAX, "chain"},
     {HKI_BROADCAST, FAR, ANY, KIB(256), "binomial"},
     {HKI_BROADCAST, FAR, ANY, SIZE_MAX, "scatter_all_gather"},
     {HKI_BROADCAST, NEAR, ANY, SIZE_MAX, "binomial"},

@@ -46,6 +46,7 @@ static void test_hosts(void **state)
         {HKI_ALL_REDUCE, 6, 3, HK_F32, 64 << 10, "two_level_direct"}, {HKI_ALL_REDUCE, 6, 3, HK_BF16, 16 << 20, "two_level_direct"},
         {HKI_ALL_REDUCE, 6, 0, HK_BF16, 16 << 20, "direct"},          {HKI_ALL_GATHER, 6, 3, HK_F32, 1 << 20, "two_level"},
         {HKI_ALL_GATHER, 6, 0, HK_F32, 1 << 20, "ring"},              {HKI_REDUCE_SCATTER, 6, 2, HK_F32, 4 << 20, "two_level"},
+        {HKI_BROADCAST, 6, 3, HK_F32, 1 << 20, "chain"},              {HKI_BROADCAST, 33, 0, HK_F32, 1 << 20, "scatter_all_gather"},
         {HKI_REDUCE_SCATTER, 6, 0, HK_BF16, 4 << 20, "direct"},       {HKI_REDUCE_SCATTER, 6, 2, HK_BF16, 4 << 20, "two_level_direct"}};
     for (size_t i = 0; i < HKI_COUNT(want); i++)
         for (int k = 0; k < 2; k++) {
