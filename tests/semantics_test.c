@@ -583,8 +583,9 @@ static void test_no_limit(void **state)
 static void halves_meet(seat *s)
 {
     static const char *const families[][3] = {{"ring", "ring", "ring"}, {"direct", "direct", "direct"}, {"circulant", "circulant", "bruck"},
-                                              {"halving_doubling", "recursive_halving", "recursive_doubling"}};
-    for (int f = 0; f < 4; f++)
+                                              {"halving_doubling", "recursive_halving", "recursive_doubling"}, {"two_level", "two_level", "two_level"},
+                                              {"two_level_direct", "two_level_direct", "two_level"}};
+    for (size_t f = 0; f < HKI_COUNT(families); f++)
         for (size_t each = 1; each < 4000 && can(HKI_ALL_REDUCE, families[f][0]) && can(HKI_REDUCE_SCATTER, families[f][1]) &&
                               can(HKI_ALL_GATHER, families[f][2]); each = each * 7 + 3) {
             const size_t n = each * (size_t)s->ranks;
