@@ -7,7 +7,7 @@
 #include <string.h>
 
 enum {
-    OPT_RANKS = 256, OPT_RANK, OPT_COUNT, OPT_BYTES, OPT_DTYPE, OPT_REDOP, OPT_ROOT, OPT_IN_PLACE, OPT_PER_HOST, OPT_CHECK, OPT_COST, OPT_SHOW,
+    OPT_RANKS = 256, OPT_RANK, OPT_COUNT, OPT_BYTES, OPT_DTYPE, OPT_REDOP, OPT_ROOT, OPT_IN_PLACE, OPT_PER_HOST, OPT_DEALT, OPT_CHECK, OPT_COST, OPT_SHOW,
     OPT_COMPARE, OPT_ALPHA, OPT_BETA, OPT_WINDOW, OPT_DEPTH
 };
 
@@ -20,6 +20,7 @@ static const struct argp_option options[] = {
     {"redop", OPT_REDOP, "OP", 0, "sum prod min max avg band bor bxor (sum)", 1},
     {"root", OPT_ROOT, "R", 0, "root of rooted operations (0)", 1},
     {"per-host", OPT_PER_HOST, "N", 0, "ranks a host, neighbours, as two_level takes into account", 1},
+    {"dealt", OPT_DEALT, NULL, 0, "with --per-host: not neighbours, ranks go to the hosts in turn", 1},
     {"in-place", OPT_IN_PLACE, NULL, 0, "send and receive buffers are the same", 1},
     {"check", OPT_CHECK, NULL, 0, "prove the plans of all ranks right, or say what is wrong (exit code 1)", 2},
     {"cost", OPT_COST, NULL, 0, "rounds, messages, bytes: formula and measured", 2},
@@ -107,6 +108,7 @@ static void check(struct argp_state *state, plan_options *o, const char *const *
     if (!o->compare && (o->nranks > 1 || o->nbytes > 1)) argp_error(state, "lists of --ranks and --bytes are for --compare");
     if (o->rank != HK_TOOL_ALL_RANKS && looks) argp_error(state, "--check, --cost and --show look at all ranks: leave out --rank");
     if (o->rank != HK_TOOL_ALL_RANKS && o->rank >= o->ranks[0]) argp_error(state, "no rank %u of %u", o->rank, o->ranks[0]);
+    if (o->call.dealt && !o->call.per_host) argp_error(state, "--dealt tells how the ranks of --per-host go to hosts");
     if (o->counted && o->nbytes) argp_error(state, "--count or --bytes, not both");
     if (o->compare && !o->counted && !o->nbytes) o->bytes[o->nbytes++] = 64 << 10, o->bytes[o->nbytes++] = 64 << 20;
 }
@@ -127,6 +129,7 @@ static error_t take(int key, char *text, struct argp_state *state)
     case OPT_REDOP: o->call.redop = tool_word(state, "--redop", text, redops, HK_REDOPS); break;
     case OPT_ROOT: o->call.root = (uint32_t)tool_number(state, "--root", text, 0, 4095); break;
     case OPT_PER_HOST: o->call.per_host = (uint32_t)tool_number(state, "--per-host", text, 1, 4096); break;
+    case OPT_DEALT: o->call.dealt = 1; break;
     case OPT_IN_PLACE: o->call.in_place = 1; break;
     case OPT_CHECK: o->check = true; break;
     case OPT_COST: o->cost = true; break;

@@ -71,7 +71,8 @@ typedef struct hk_tool_call {
     hk_dtype dtype;
     hk_redop redop;       /* HK_SUM .. HK_BXOR */
     int in_place;
-    uint32_t per_host;    /* ranks a host, neighbours; 0: not known */
+    uint32_t per_host;    /* ranks a host; 0: not known */
+    int dealt;            /* they are not neighbours: rank r is on host r modulo the number of hosts */
 } hk_tool_call;
 
 /* The plans of all ranks of one call (or of one rank, which then can be printed only). */

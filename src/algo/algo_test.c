@@ -89,6 +89,7 @@ static void check_op(const hki_algo *a, hki_op op, uint32_t P)
         w.call.count = uneven ? 0 : counts[i];
         w.shape = (unsigned)i;
         w.call.per_host = per_host[i];
+        w.call.dealt = (i + P) % 2;
         check_placed(a, &w);
     }
     /* Without a finish, for an operator that does not commute: only those in rank order may try. */

@@ -9,7 +9,7 @@ static void emit(hki_plan *p, const hki_call *c)
     const hki_grid g = hki_grid_of(c);
 
     hki_plan_copy(p, hki_out_part(c, c->ranks, c->rank), hki_in(c));
-    hki_ring_all_gather(p, hki_same_seat(g), (hki_share){HKI_OUT, g.seat, g.per_host});
+    hki_ring_all_gather(p, hki_same_seat(g), hki_of_seat(g, HKI_OUT));
     hki_grid_spread(p, g);
 }
 

@@ -8,7 +8,7 @@
 static void emit(hki_plan *p, const hki_call *c)
 {
     const hki_grid g = hki_grid_of(c);
-    const hki_share out = {HKI_OUT, g.seat, g.per_host};
+    const hki_share out = hki_of_seat(g, HKI_OUT);
 
     hki_grid_gather_sums(p, c, g, out);
     hki_ring_reduce_scatter(p, hki_same_seat(g), out, out, hki_share_of(out, g.host));

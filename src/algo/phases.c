@@ -82,13 +82,16 @@ hki_grid hki_grid_of(const hki_call *c)
     if (!q || c->ranks % q)
         for (uint32_t d = q = 1; d * d <= c->ranks; d++)
             if (c->ranks % d == 0) q = d;
-    return (hki_grid){c->ranks / q, q, c->rank / q, c->rank % q};
+    const uint32_t H = c->ranks / q;
+    /* An operator that does not commute wants neighbours, whoever shares a host. */
+    if (c->dealt && c->red.commutes) return (hki_grid){H, q, c->rank % H, c->rank / H, 1, H};
+    return (hki_grid){H, q, c->rank / q, c->rank % q, q, 1};
 }
 
 void hki_grid_gather_sums(hki_plan *p, const hki_call *c, hki_grid g, hki_share work)
 {
     for (uint32_t h = 0; h < g.hosts; h++)
-        hki_fold_at_owners(p, c, hki_housemates(g), (hki_share){HKI_IN, h * g.per_host, 1}, hki_share_of(work, h));
+        hki_fold_at_owners(p, c, hki_housemates(g), hki_of_host(g, HKI_IN, h), hki_share_of(work, h));
 }
 
 hki_share hki_grid_room(hki_plan *p, const hki_call *c, hki_grid g)
@@ -103,7 +106,7 @@ void hki_grid_spread(hki_plan *p, hki_grid g)
 {
     /* This host's own block is the first to be there. */
     for (uint32_t k = 0; k < g.hosts; k++)
-        hki_tell_all(p, hki_housemates(g), (hki_share){HKI_OUT, (g.host + g.hosts - k) % g.hosts * g.per_host, 1});
+        hki_tell_all(p, hki_housemates(g), hki_of_host(g, HKI_OUT, (g.host + g.hosts - k) % g.hosts));
 }
 
 /* ---- Circulant graph ---- */

@@ -32,13 +32,16 @@ void hki_tell_all(hki_plan *, hki_team, hki_share out);
 void hki_ring_reduce_scatter(hki_plan *, hki_team, hki_share in, hki_share work, hki_slice result);
 void hki_ring_all_gather(hki_plan *, hki_team, hki_share out);
 
-/* ---- Two levels: P = H hosts of q neighbours each. Where that is not so, or not known (call.h), of a rectangle as square as P allows:
- * nearly every number of ranks has one, and nothing is wrong by it. */
-typedef struct hki_grid { uint32_t hosts, per_host, host, seat; } hki_grid; /* rank = host * per_host + seat */
+/* ---- Two levels: a grid of P = hosts * per_host ranks, neighbours on a host or dealt (call.h). Where hosts are not so, or not known, one as
+ * square as P allows: nearly every number of ranks has one, and nothing is wrong by it. Block r of P is the share of rank r. */
+typedef struct hki_grid { uint32_t hosts, per_host, host, seat, next_host, next_seat; } hki_grid; /* rank = host * next_host + seat * next_seat */
 hki_grid hki_grid_of(const hki_call *);
-/* Those of this host; those of this seat. Block h * q + s of P is the share of seat s on host h. */
-static inline hki_team hki_housemates(hki_grid g) { return (hki_team){g.per_host, g.seat, g.host * g.per_host, 1}; }
-static inline hki_team hki_same_seat(hki_grid g) { return (hki_team){g.hosts, g.host, g.seat, g.per_host}; }
+/* Those of this host; those of this seat. */
+static inline hki_team hki_housemates(hki_grid g) { return (hki_team){g.per_host, g.seat, g.host * g.next_host, g.next_seat}; }
+static inline hki_team hki_same_seat(hki_grid g) { return (hki_team){g.hosts, g.host, g.seat * g.next_seat, g.next_host}; }
+/* Of P blocks: those of host h, by seat; those of this seat, by host. */
+static inline hki_share hki_of_host(hki_grid g, uint8_t buf, uint32_t h) { return (hki_share){buf, h * g.next_host, g.next_seat}; }
+static inline hki_share hki_of_seat(hki_grid g, uint8_t buf) { return (hki_share){buf, g.seat * g.next_seat, g.next_host}; }
 /* This host's sum of what belongs to this seat, host by host, into work: a share for each host. */
 void hki_grid_gather_sums(hki_plan *, const hki_call *, hki_grid, hki_share work);
 /* Where a reduce_scatter keeps them. */

@@ -55,7 +55,8 @@ struct hk_comm {
     struct hki_peers *peer_block;
     bool any_tcp;
     bool plain;                  /* memory alone, and nobody insists on the event-driven executor */
-    uint32_t per_host;           /* see call.h: of those who reach each other through memory */
+    uint32_t per_host;           /* see call.h, as dealt: of those who reach each other through memory */
+    bool dealt;
     uint32_t near_ranks;         /* ranks that share this one's caches, itself included */
     hki_area area;
     hki_now *now;                /* in the area, or where hocket run reads it */

@@ -55,18 +55,27 @@ static void choose_slots(hk_comm *comm, bool crowded)
     s->slot_bytes = hki_max(s->slot_bytes, (size_t)s->ranks * HKI_LINE);
 }
 
-/* Ranks a host, if every host has as many, more than one, neighbours; else 0. */
-static uint32_t alike(hki_peer *const *peers, uint32_t ranks)
+/* Are there H hosts, rank r on the r / q-th or, dealt, on the r % H-th? */
+static bool hosts_are(hki_peer *const *peers, uint32_t ranks, uint32_t q, bool dealt)
 {
-    uint32_t q = 1;
-    while (q < ranks && peers[q]->group == peers[0]->group) q++;
-    if (q == 1 || q == ranks || ranks % q) return 0;
-    for (uint32_t r = 0; r < ranks; r++) {
-        if (peers[r]->group != peers[r / q * q]->group) return 0;
-        for (uint32_t h = 0; r % q == 0 && h < r; h += q)
-            if (peers[r]->group == peers[h]->group) return 0;
-    }
-    return q;
+    const uint32_t H = ranks / q;
+    if (q < 2 || H < 2 || ranks % q) return false;
+    for (uint32_t r = 0; r < ranks; r++)
+        if (peers[r]->group != peers[dealt ? r % H : r / q * q]->group) return false;
+    for (uint32_t h = 0; h < H; h++)
+        for (uint32_t k = 0; k < h; k++)
+            if (peers[dealt ? h : h * q]->group == peers[dealt ? k : k * q]->group) return false;
+    return true;
+}
+
+/* Sets per_host and dealt. */
+static void know_hosts(hk_comm *comm)
+{
+    const uint32_t ranks = comm->shape.ranks;
+    uint32_t q = 0;
+    for (uint32_t r = 0; r < ranks; r++) q += comm->peers[r]->group == comm->peers[0]->group;
+    comm->dealt = hosts_are(comm->peers, ranks, q, true);
+    if (comm->dealt || hosts_are(comm->peers, ranks, q, false)) comm->per_host = q;
 }
 
 hk_status hki_comm_make(hk_comm **out, hki_engine *e, const hki_settings *settings, hki_peers *block, hki_peer **peers, uint32_t ranks,
@@ -87,7 +96,7 @@ hk_status hki_comm_make(hk_comm **out, hki_engine *e, const hki_settings *settin
         comm->quick[c] = (hk_request){.comm = comm, .kind = HKI_TASK_COLLECTIVE, .channel = c, .held = true, .timeout_us = settings->timeout_us};
     for (uint32_t r = 0; r < ranks; r++) comm->any_tcp |= peers[r]->group != peers[0]->group;
     for (uint32_t r = 0; r < ranks; r++) comm->near_ranks += peers[r]->host_key == peers[rank]->host_key;
-    comm->per_host = alike(peers, ranks);
+    know_hosts(comm);
     comm->any_tcp = ranks > 1 && (comm->any_tcp || settings->transport == HKI_ONLY_TCP);
     comm->plain = !comm->any_tcp && settings->executor != HKI_EVENT;
     choose_slots(comm, block->crowded);

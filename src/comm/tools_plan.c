@@ -48,7 +48,7 @@ static bool resolve(const hk_tool_call *t, const hki_algo **algo, hki_call *c, c
 {
     const char *objection = NULL;
     *c = (hki_call){.ranks = t->ranks, .root = t->root, .dtype = t->dtype, .redop = t->redop, .in_place = t->in_place != 0,
-                    .per_host = t->per_host};
+                    .per_host = t->per_host, .dealt = t->dealt != 0};
     *algo = NULL;
     if (!hki_op_parse(t->op, &c->op) || c->op >= HKI_COLLECTIVES) objection = "no such operation";
     else if (!t->ranks || t->ranks > HKI_TEXT_RANKS) objection = "1 to 4096 ranks are possible";
@@ -121,7 +121,7 @@ static bool one_call(const hk_tool_plans *t, char error[HK_TOOL_TEXT])
     for (uint32_t r = 0; r < t->ranks; r++) {
         const hki_call *b = &t->plans[r].call;
         if (!t->plans[r].algorithm) return snprintf(error, HK_TOOL_TEXT, "no plan of rank %u", r), false;
-        if (a->op == b->op && a->dtype == b->dtype && a->count == b->count && a->root == b->root && a->per_host == b->per_host &&
+        if (a->op == b->op && a->dtype == b->dtype && a->count == b->count && a->root == b->root && a->per_host == b->per_host && a->dealt == b->dealt &&
             a->red.op == b->red.op && a->red.finish == b->red.finish && a->red.commutes == b->red.commutes)
             continue;
         return snprintf(error, HK_TOOL_TEXT, "the plans of ranks 0 and %u are of different calls", r), false;
@@ -151,7 +151,7 @@ HK_API void hk_tool_plans_shape(const hk_tool_plans *t, hk_tool_call *call, uint
 {
     const hki_plan *p = t->at[t->first];
     const hki_call *c = &p->call;
-    *call = (hk_tool_call){hki_op_name(c->op), p->algorithm, c->ranks, c->root, c->count, c->dtype, c->redop, c->in_place, c->per_host};
+    *call = (hk_tool_call){hki_op_name(c->op), p->algorithm, c->ranks, c->root, c->count, c->dtype, c->redop, c->in_place, c->per_host, c->dealt};
     if (hki_op_uneven(c->op)) call->count = p->longest;
     *steps = 0;
     for (uint32_t r = 0; r < t->ranks; r++) *steps = (uint32_t)hki_max(*steps, t->plans[r].nsteps);

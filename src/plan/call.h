@@ -38,7 +38,8 @@ typedef struct hki_call {
     const size_t *in_counts, *in_displs;   /* uneven forms: P entries where that side has P blocks; displs NULL = packed */
     const size_t *out_counts, *out_displs;
     bool in_place;
-    uint32_t per_host;      /* how many ranks each host has, if all have as many, several, and neighbours; else 0 */
+    uint32_t per_host;      /* how many ranks each host has, if all have as many, several, in one of two orders; else 0 */
+    bool dealt;             /* the orders: neighbours, or dealt one by one: rank r is on host r modulo the number of hosts */
     uint32_t slots;         /* messages that a rank can send before any is read, the same on all ranks; less than 2 counts as 2 */
 } hki_call;
 

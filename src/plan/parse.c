@@ -219,6 +219,7 @@ static bool header(parser *c)
         } else if (take(c, "per")) {
             if (!need(c, "host") || !number32(c, "the ranks of a host", call.ranks, &call.per_host)) return false;
             if (!call.per_host || call.ranks % call.per_host) return bad(c, "hosts of %u do not make up %u ranks", call.per_host, call.ranks);
+            call.dealt = take(c, "dealt");
         } else if (take(c, "inline")) {
             if (!need(c, "slots") || !number32(c, "the number of slots", HKI_TEXT_STEPS, &slots)) return false;
         } else if (!need(c, "span") || !number32(c, "the span", HKI_TEXT_BLOCKS, &span)) {

@@ -58,7 +58,7 @@ static void put_header(writer *w, const hki_plan *p)
     }
     if (hki_op_rooted(c->op)) put(w, ", root %u", c->root);
     if (c->in_place) put(w, ", in place");
-    if (c->per_host) put(w, ", per host %u", c->per_host);
+    if (c->per_host) put(w, ", per host %u%s", c->per_host, c->dealt ? " dealt" : "");
     put(w, ", span %u", p->span);
     if (p->inline_slots) put(w, ", inline slots %u", p->inline_slots);
     put(w, "\n");
@@ -175,7 +175,7 @@ static bool same_reduction(const hki_reduction *a, const hki_reduction *b)
 
 static bool same_call(const hki_call *a, const hki_call *b)
 {
-    if (a->op != b->op || a->ranks != b->ranks || a->rank != b->rank || a->in_place != b->in_place || a->per_host != b->per_host) return false;
+    if (a->op != b->op || a->ranks != b->ranks || a->rank != b->rank || a->in_place != b->in_place || a->per_host != b->per_host || a->dealt != b->dealt) return false;
     if (hki_op_rooted(a->op) && a->root != b->root) return false;
     if (a->op == HKI_BARRIER) return true;
     if (a->dtype != b->dtype || (!hki_op_uneven(a->op) && a->count != b->count)) return false;

@@ -100,7 +100,7 @@ static void test_rare_things_read_back(void **state)
 static void test_texts_are_for_reading(void **state)
 {
     hki_plan *p = &plans.plan[0];
-    hki_call c = {.op = HKI_REDUCE, .ranks = 4, .rank = 3, .root = 3, .dtype = HK_F32, .count = 1002, .in_place = true, .per_host = 2,
+    hki_call c = {.op = HKI_REDUCE, .ranks = 4, .rank = 3, .root = 3, .dtype = HK_F32, .count = 1002, .in_place = true, .per_host = 2, .dealt = true,
                   .red = {.finish = HKI_FINISH_AVG, .divisor = 4, .commutes = true}};
     hki_plan_begin(p, &c, "example", 4);
     const hki_slice t = hki_plan_temp(p, hki_in_parts(&c, 3, 2));
@@ -113,7 +113,7 @@ static void test_texts_are_for_reading(void **state)
     assert_int_equal(hki_plan_end(p), HK_OK);
     hki_plan_fuse(p);
     hki_plan_print_windows(p, 100, 2, text, sizeof text);
-    assert_string_equal(text, "plan reduce example, rank 3 of 4, 1002 f32 avg, root 3, in place, per host 2, span 4\n"
+    assert_string_equal(text, "plan reduce example, rank 3 of 4, 1002 f32 avg, root 3, in place, per host 2 dealt, span 4\n"
                               "windows 3 of 100, depth 2\n"
                               "in   4 blocks: 256 256 240 250\n"
                               "out  4 blocks: 256 256 240 250\n"

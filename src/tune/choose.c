@@ -6,7 +6,7 @@
 
 typedef struct rule {
     hki_op op;
-    unsigned where; /* any of these places; POWERS: if the ranks are a power of two; HOSTS: if they are several hosts' of as many ranks each */
+    unsigned where; /* any of these places, and what else must be so */
     uint32_t max_ranks;
     size_t max_bytes;
     const char *name;
@@ -17,7 +17,9 @@ typedef struct rule {
 #define MIB(n) ((size_t)(n) << 20)
 enum {
     NEAR = HKI_NEAR | HKI_NEAR_CROWDED, FAR = HKI_FAR | HKI_FAR_CROWDED, CROWDED = HKI_NEAR_CROWDED | HKI_FAR_CROWDED, ALL = NEAR | FAR,
-    POWERS = 1 << 8, HOSTS = 1 << 9
+    POWERS = 1 << 8,     /* the ranks are a power of two */
+    HOSTS = 1 << 9,      /* they are several hosts' of as many ranks each */
+    NEIGHBOURS = 1 << 10 /* they were not dealt to hosts in turn */
 };
 
 /* First match wins; a rule whose algorithm is not there or cannot do the call is passed over. Where ranks outnumber CPUs, what counts
@@ -32,7 +34,7 @@ static const rule rules[] = {
     {HKI_ALL_REDUCE, NEAR, ANY, SIZE_MAX, "direct"},
     {HKI_ALL_REDUCE, HKI_FAR, 2, KIB(512), "one_shot"},
     {HKI_ALL_REDUCE, HKI_FAR, ANY, KIB(8), "recursive_doubling"},
-    {HKI_ALL_REDUCE, HKI_FAR | POWERS, ANY, KIB(256), "halving_doubling"},
+    {HKI_ALL_REDUCE, HKI_FAR | POWERS | NEIGHBOURS, ANY, KIB(256), "halving_doubling"},
     {HKI_ALL_REDUCE, FAR | HOSTS, ANY, MIB(1), "two_level_direct"},
     {HKI_ALL_REDUCE, FAR | HOSTS, ANY, SIZE_MAX, "two_level"},
     {HKI_ALL_REDUCE, FAR | HOSTS, ANY, SIZE_MAX, "two_level_direct"},
@@ -62,7 +64,7 @@ static const rule rules[] = {
 
     {HKI_BROADCAST, FAR, ANY, KIB(64), "binomial"},
     {HKI_BROADCAST, FAR, 2, SIZE_MAX, "binomial"},
-    {HKI_BROADCAST, FAR, 32, SIZE_MAX, "chain"},
+    {HKI_BROADCAST, FAR | NEIGHBOURS, 32, SIZE_MAX, "chain"},
     {HKI_BROADCAST, FAR, ANY, KIB(256), "binomial"},
     {HKI_BROADCAST, FAR, ANY, SIZE_MAX, "scatter_all_gather"},
     {HKI_BROADCAST, NEAR, ANY, SIZE_MAX, "binomial"},
@@ -128,6 +130,7 @@ static const hki_algo *by_rules(const hki_call *c, hki_where where, bool strict)
         if (r->op != c->op || !(r->where & where) || c->ranks > r->max_ranks || bytes > r->max_bytes) continue;
         if ((r->where & POWERS) && (c->ranks & (c->ranks - 1))) continue;
         if ((r->where & HOSTS) && !c->per_host) continue;
+        if ((r->where & NEIGHBOURS) && c->dealt) continue;
         const hki_algo *a = hki_algo_find(c->op, r->name);
         if (a && able(a, c, strict) && !rounds_too_often(a, c)) return a;
     }

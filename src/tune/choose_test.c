@@ -58,6 +58,14 @@ static void test_hosts(void **state)
     assert_string_equal(chosen(HKI_ALL_REDUCE, HKI_FAR, 6, 3, HK_F32, 16 << 20, true, true)->name, "direct");
     assert_string_equal(chosen(HKI_ALL_REDUCE, HKI_NEAR, 6, 3, HK_F32, 16 << 20, false, true)->name, "direct");
     assert_string_equal(chosen(HKI_ALL_REDUCE, HKI_FAR, 6, 3, HK_F32, 16 << 20, false, false)->name, "two_level_direct");
+    /* Neighbours on different hosts. */
+    hki_call c = {.op = HKI_BROADCAST, .ranks = 4, .per_host = 2, .dealt = true, .dtype = HK_F32, .count = 1 << 20};
+    char error[160];
+    assert_string_equal(hki_choose(&c, HKI_FAR, NULL, false, error)->name, "scatter_all_gather");
+    c = (hki_call){.op = HKI_ALL_REDUCE, .ranks = 4, .per_host = 2, .dealt = true, .dtype = HK_F32, .count = 1 << 14, .red = {.commutes = true}};
+    assert_string_equal(hki_choose(&c, HKI_FAR, NULL, false, error)->name, "two_level_direct");
+    c.dealt = false;
+    assert_string_equal(hki_choose(&c, HKI_FAR, NULL, false, error)->name, "halving_doubling");
 }
 
 int main(void)
