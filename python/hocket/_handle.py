@@ -34,8 +34,8 @@ class Handle:
     threads.
     """
 
-    __slots__ = ("at", "open", "rank", "ranks", "errors", "pid", "spins", "lib", "_run", "_wait_now", "_wait_free", "_frames", "_all_frames", "_pending", "_lock",
-                 "__weakref__")
+    __slots__ = ("at", "open", "rank", "ranks", "errors", "pid", "spins", "lib", "_run", "_wait_now", "_wait_free", "_frames", "_all_frames",
+                 "_pending", "_lock", "__weakref__")
 
     def __init__(self, at: int, errors: dict[int, type[_errors.Error]] = _errors.BY_STATUS) -> None:
         """Takes over the hk_comm at address ``at``. ``errors``: status -> class to raise."""

@@ -111,8 +111,7 @@ static hk_status check(hk_comm *comm, const given *g, hki_call *c, size_t *in, s
     if (g->op == HKI_ALL_TO_ALL_V && (!g->v->in_counts || !g->v->out_counts))
         return hki_error(comm, HK_INVALID, "%s: %s is NULL", name, g->v->in_counts ? "recvcounts" : "sendcounts");
     *c = (hki_call){.op = g->op, .ranks = comm->shape.ranks, .rank = comm->shape.rank, .root = (uint32_t)g->root, .dtype = g->dtype,
-                    .redop = g->redop, .count = g->count, .per_host = comm->per_host,
-                    .dealt = comm->dealt, .slots = comm->shape.slots};
+                    .redop = g->redop, .count = g->count, .per_host = comm->per_host, .dealt = comm->dealt, .slots = comm->shape.slots};
     if (g->v) c->in_counts = g->v->in_counts, c->in_displs = g->v->in_displs, c->out_counts = g->v->out_counts, c->out_displs = g->v->out_displs;
     c->red.commutes = true;
     if (hki_op_reduces(g->op)) {
