@@ -84,7 +84,7 @@ class Handle:
                 self.adopt(frame, (keep, arguments)).wait()
                 return
         except struct.error as e:
-            self._interrupted(frame, None)
+            self._drop(frame)
             raise self.errors[_errors.Invalid.status](f"rank {self.rank}: {function.__name__.removeprefix('hk_')}: an argument: {e}") from None
         except BaseException:
             self._interrupted(frame, (keep, arguments))
@@ -246,10 +246,10 @@ def _aside(call: Callable[[], object]) -> None:
 class Request:
     """An operation under way. Any thread may wait for it, any number of times; one waits in the library, the others for that one."""
 
-    __slots__ = ("_handle", "_frame", "_slot", "_keep", "_post", "_lock", "_failure", "_status", "sends", "done")
+    __slots__ = ("_handle", "_frame", "_keep", "_post", "_lock", "_failure", "_status", "sends", "done")
 
     def __init__(self, handle: Handle, frame: Frame, keep: object, post: Callable[[], None] | None = None, sends: bool = False) -> None:
-        self._handle, self._frame, self._slot, self._keep, self._post, self.sends = handle, frame, frame.slot, keep, post, sends
+        self._handle, self._frame, self._keep, self._post, self.sends = handle, frame, keep, post, sends
         self._lock = threading.Lock()
         self._failure: BaseException | None = None
         self._status = [0]  # of the latest call
@@ -282,9 +282,9 @@ class Request:
         try:
             held[:] = map(self._lock.acquire, (False,))  # one step, as in _ask
             if held[0] and not self.done:
-                if self._slot.value is not None:
+                if self._frame.slot.value is not None:
                     self._ask(self._handle.lib.hold.hk_test, _UNUSED_AT)
-                if self._slot.value is None:
+                if self._frame.slot.value is None:
                     self._settle()
         finally:
             if held[0]:
@@ -309,10 +309,10 @@ class Request:
     def _outlast(self, end: float | None) -> None:
         """The lock is held."""
         handle, status = self._handle, WAIT_EXPIRED
-        if handle.spins and self._slot.value is not None:
+        if handle.spins and self._frame.slot.value is not None:
             status = self._ask(handle._wait_now, 0)
         while not self.done:
-            if self._slot.value is None:
+            if self._frame.slot.value is None:
                 self._settle()
                 break
             left = SLICE_US if end is None else min(SLICE_US, int((end - time.monotonic()) * 1e6))
@@ -339,10 +339,10 @@ class Request:
         lib, event = self._handle.lib, ctypes.c_void_p()
         with self._lock:
             # For a moment, as in call(): mostly that is all it takes, and spares three wake-ups.
-            if self._handle.spins and self._slot.value is not None:
+            if self._handle.spins and self._frame.slot.value is not None:
                 self._ask(self._handle._wait_free, 0)
-            if self._slot.value is not None:
-                lib.hold.hk_request_event(self._slot.value, ctypes.addressof(event))
+            if self._frame.slot.value is not None:
+                lib.hold.hk_request_event(self._frame.slot.value, ctypes.addressof(event))
         if event.value:
             lib.free.hk_event_wait(event.value, (1 << 64) - 1)
             lib.hold.hk_event_destroy(event.value)

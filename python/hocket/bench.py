@@ -178,8 +178,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as place:
         out = os.path.join(place, "out")
         env = {**os.environ, "OMP_NUM_THREADS": "1"}
-        ranks = [subprocess.Popen([*shlex.split(a.via.format(r // a.per_host)), sys.executable, "-m", "hocket.bench", *sys.argv[1:], "--rank", str(r), "--meet",
-                                   os.path.join(place, "meet"), "--out", out], env=env) for r in range(a.n)]
+        ranks = [subprocess.Popen([*shlex.split(a.via.format(r // a.per_host)), sys.executable, "-m", "hocket.bench", *sys.argv[1:], "--rank", str(r),
+                                   "--meet", os.path.join(place, "meet"), "--out", out], env=env) for r in range(a.n)]
         if any([p.wait() for p in ranks]):
             return 3
         with open(out) as f:

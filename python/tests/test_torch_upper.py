@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-
 import pytest
 from ranks import run
 from test_torch_life import start

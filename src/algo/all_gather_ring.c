@@ -7,7 +7,7 @@
 static void emit(hki_plan *p, const hki_call *c)
 {
     hki_plan_copy(p, hki_out_part(c, c->ranks, c->rank), hki_in(c));
-    hki_ring_all_gather(p, hki_everyone(c), (hki_share){HKI_OUT, 0, 1});
+    hki_ring_all_gather(p, hki_everyone(c), hki_by_rank(HKI_OUT));
 }
 
 static hki_cost cost(const hki_call *c)

@@ -7,9 +7,9 @@
 
 static void emit(hki_plan *p, const hki_call *c)
 {
-    hki_fold_at_owners(p, c, hki_everyone(c), (hki_share){HKI_IN, 0, 1}, hki_out_part(c, c->ranks, c->rank));
+    hki_fold_at_owners(p, c, hki_everyone(c), hki_by_rank(HKI_IN), hki_out_part(c, c->ranks, c->rank));
     /* Only now: told in the owner's turn, a part would stand in its lanes before those that are still to be folded. */
-    hki_tell_all(p, hki_everyone(c), (hki_share){HKI_OUT, 0, 1});
+    hki_tell_all(p, hki_everyone(c), hki_by_rank(HKI_OUT));
     hki_plan_swaps(p); /* an owner sends when it has folded */
 }
 

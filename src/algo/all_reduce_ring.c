@@ -6,8 +6,8 @@
 
 static void emit(hki_plan *p, const hki_call *c)
 {
-    const hki_share in = {HKI_IN, 0, 1}, out = {HKI_OUT, 0, 1};
-    hki_ring_reduce_scatter(p, hki_everyone(c), in, out, hki_out_part(c, c->ranks, c->rank));
+    const hki_share out = hki_by_rank(HKI_OUT);
+    hki_ring_reduce_scatter(p, hki_everyone(c), hki_by_rank(HKI_IN), out, hki_out_part(c, c->ranks, c->rank));
     hki_ring_all_gather(p, hki_everyone(c), out);
 }
 

@@ -15,6 +15,7 @@ typedef struct hki_team { uint32_t n, me, first, step; } hki_team;
 typedef struct hki_share { uint8_t buf; uint32_t first, step; } hki_share; /* step 0: one block serves for all in turn */
 static inline hki_team hki_everyone(const hki_call *c) { return (hki_team){c->ranks, c->rank, 0, 1}; }
 static inline uint32_t hki_member(hki_team t, uint32_t i) { return t.first + i % t.n * t.step; }
+static inline hki_share hki_by_rank(uint8_t buf) { return (hki_share){buf, 0, 1}; } /* of P blocks, everyone's */
 static inline hki_slice hki_share_of(hki_share s, uint32_t i) { return hki_blocks_of(s.buf, s.first + i * s.step, 1); }
 
 /* ---- Folds in rank order. */

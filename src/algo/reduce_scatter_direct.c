@@ -6,7 +6,7 @@
 
 static void emit(hki_plan *p, const hki_call *c)
 {
-    hki_fold_at_owners(p, c, hki_everyone(c), (hki_share){HKI_IN, 0, 1}, hki_out(c));
+    hki_fold_at_owners(p, c, hki_everyone(c), hki_by_rank(HKI_IN), hki_out(c));
 }
 
 static hki_cost cost(const hki_call *c)

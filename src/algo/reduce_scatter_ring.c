@@ -8,7 +8,7 @@ static void emit(hki_plan *p, const hki_call *c)
 {
     const bool even = c->op == HKI_REDUCE_SCATTER; /* blocks are equally long: one place serves for each in turn */
     const hki_slice work = hki_plan_temp(p, even ? hki_in_part(c, c->ranks, 0) : hki_in(c));
-    hki_ring_reduce_scatter(p, hki_everyone(c), (hki_share){HKI_IN, 0, 1}, (hki_share){work.buf, work.first, !even}, hki_out(c));
+    hki_ring_reduce_scatter(p, hki_everyone(c), hki_by_rank(HKI_IN), (hki_share){work.buf, work.first, !even}, hki_out(c));
 }
 
 static hki_cost cost(const hki_call *c)

@@ -109,6 +109,11 @@ uint32_t hki_comm_undrained(hk_comm *);
 void hki_comm_show_launcher(hk_comm *); /* from now on the launcher sees what this rank does */
 bool hki_comm_local(const hk_comm *, uint32_t rank); /* reached by shared memory? */
 void hki_link_totals(const hk_comm *, hk_stats_t *);  /* memory.c: adds up what its ports have moved */
+/* A call of this communicator: ranks, hosts, slots; the rest is to be filled in. */
+static inline hki_call hki_comm_call(const hk_comm *comm)
+{
+    return (hki_call){.ranks = comm->shape.ranks, .rank = comm->shape.rank, .per_host = comm->per_host, .dealt = comm->dealt, .slots = comm->shape.slots};
+}
 hki_where hki_comm_where(const hk_comm *);           /* what the choice of an algorithm depends on: equal on all ranks */
 
 /* ---- error.c: the sentence of a failure, kept per communicator and, without one, per thread */
@@ -158,7 +163,7 @@ void hki_flush(hk_comm *, uint64_t timeout_us);
 
 /* ---- request.c */
 /* hk_wait_for with the lock held: the request's status, or HK_WAIT_EXPIRED. */
-hk_status hki_request_wait(hk_comm *, hk_request **, uint64_t give_up_us);
+hk_status hki_request_wait(hk_request **, uint64_t give_up_us);
 
 /* ---- ops.c */
 /* Where the open group of the calling thread is kept; NULL is kept there if it has none. The lock is held. (request.c) */

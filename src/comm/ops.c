@@ -110,8 +110,8 @@ static hk_status check(hk_comm *comm, const given *g, hki_call *c, size_t *in, s
     if (g->op == HKI_REDUCE_SCATTER_V && !g->v->in_counts) return hki_error(comm, HK_INVALID, "%s: counts is NULL", name);
     if (g->op == HKI_ALL_TO_ALL_V && (!g->v->in_counts || !g->v->out_counts))
         return hki_error(comm, HK_INVALID, "%s: %s is NULL", name, g->v->in_counts ? "recvcounts" : "sendcounts");
-    *c = (hki_call){.op = g->op, .ranks = comm->shape.ranks, .rank = comm->shape.rank, .root = (uint32_t)g->root, .dtype = g->dtype,
-                    .redop = g->redop, .count = g->count, .per_host = comm->per_host, .dealt = comm->dealt, .slots = comm->shape.slots};
+    *c = hki_comm_call(comm);
+    c->op = g->op, c->root = (uint32_t)g->root, c->dtype = g->dtype, c->redop = g->redop, c->count = g->count;
     if (g->v) c->in_counts = g->v->in_counts, c->in_displs = g->v->in_displs, c->out_counts = g->v->out_counts, c->out_displs = g->v->out_displs;
     c->red.commutes = true;
     if (hki_op_reduces(g->op)) {
@@ -131,8 +131,6 @@ hk_status hki_outside_group(hk_comm *comm, const char *call)
     hki_lock_give(&comm->engine->lock);
     return inside ? hki_error(comm, HK_INVALID, "%s between hk_group_start and hk_group_end: end the group first", call) : HK_OK;
 }
-
-static hk_status await(hk_comm *comm, hk_request *t) { return hki_request_wait(comm, &t, UINT64_MAX); }
 
 hk_status hki_refuse(hk_request *t, hk_status status)
 {
@@ -192,7 +190,7 @@ hk_status hki_issue(hk_comm *comm, hk_request *t, hk_request **request)
         hki_progress_need(comm->engine);
         return HK_OK;
     }
-    return await(comm, t);
+    return hki_request_wait(&t, UINT64_MAX);
 }
 
 static hk_status forced_algorithm(hk_comm *comm, hki_op op, const hk_options *o, const hki_algo **forced)
@@ -276,7 +274,7 @@ static hk_status quick(hk_comm *comm, const given *g, hki_entry *e, const hki_me
 {
     hk_request *t;
     if (hki_task_quick(comm, e, g->send, g->recv, m->in_bytes, m->out_bytes, &t)) return HK_OK;
-    if (!request) return await(comm, t);
+    if (!request) return hki_request_wait(&t, UINT64_MAX);
     *request = t;
     hki_progress_need(comm->engine);
     return HK_OK;
@@ -294,9 +292,9 @@ static hk_status collective_or_moment(const given *g, hk_comm *comm, const hk_op
     hki_entry *e = options || g->v ? NULL : repeated(comm, g, m);
     if (!e) status = first_time(comm, g, options, request);
     else if ((status = broken_already(comm))) { }
-    else if ((!request || (moment && hki_progress_start(comm->engine))) && quiet(comm, e)) status = quick(comm, g, e, m, request);
+    else if (quiet(comm, e) && (!request || (moment && hki_progress_start(comm->engine)))) status = quick(comm, g, e, m, request);
     else e->pins++, status = launch(comm, g, e, m->in_bytes, m->out_bytes, NULL, request);
-    if (moment && *request) status = hki_in_callback() ? HK_WAIT_EXPIRED : hki_request_wait(comm, request, hki_now_us());
+    if (moment && *request) status = hki_in_callback() ? HK_WAIT_EXPIRED : hki_request_wait(request, hki_now_us());
     HKI_SEEN_LEAVE(comm, since, hki_op_name(g->op), comm->seq, !request || moment);
     hki_lock_give(&comm->engine->lock);
     return status;

@@ -47,8 +47,9 @@ HK_API hk_status hk_test(hk_request **request, int *done)
     return status;
 }
 
-hk_status hki_request_wait(hk_comm *comm, hk_request **request, uint64_t give_up_us)
+hk_status hki_request_wait(hk_request **request, uint64_t give_up_us)
 {
+    hk_comm *comm = (*request)->comm;
     if (!hki_wait(comm->engine, request, 1, true, give_up_us)) return HK_WAIT_EXPIRED;
     hki_flush(comm, (*request)->timeout_us);
     return collect(request);
@@ -61,7 +62,7 @@ static hk_status wait_for(hk_request **request, uint64_t give_up_us)
     hki_engine *e = comm->engine;
     const uint64_t seq = (*request)->seq, since = HKI_SEEN_ENTER(comm);
     hki_lock_take(&e->lock);
-    const hk_status status = hki_request_wait(comm, request, give_up_us);
+    const hk_status status = hki_request_wait(request, give_up_us);
     HKI_SEEN_LEAVE(comm, since, "wait", seq, true);
     hki_lock_give(&e->lock);
     return status;
@@ -189,7 +190,7 @@ static hk_status launch(hk_comm *comm, hki_group *g, hk_request **request)
         hki_progress_need(comm->engine);
         return *request = group, HK_OK;
     }
-    return hki_request_wait(comm, &group, UINT64_MAX);
+    return hki_request_wait(&group, UINT64_MAX);
 }
 
 HK_API hk_status hk_group_end(hk_comm *comm, hk_request **request)

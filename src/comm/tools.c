@@ -78,8 +78,8 @@ HK_API int hk_tool_status_at(size_t i, hk_tool_status *status)
 HK_API const char *hk_tool_algorithm(hk_comm *comm, const char *op, size_t count, hk_dtype dtype, hk_redop redop)
 {
     char error[160];
-    hki_call c = {.ranks = comm->shape.ranks, .rank = comm->shape.rank, .dtype = dtype, .redop = redop, .count = count,
-                  .per_host = comm->per_host, .dealt = comm->dealt};
+    hki_call c = hki_comm_call(comm);
+    c.dtype = dtype, c.redop = redop, c.count = count;
     if (!hki_op_parse(op, &c.op) || c.op >= HKI_COLLECTIVES || hki_op_uneven(c.op)) return NULL;
     if (hki_op_reduces(c.op) && !hki_redop_resolve(redop, c.ranks, &c.red)) return NULL;
     const hki_algo *a = hki_choose(&c, hki_comm_where(comm), comm->settings.forced.by_op[c.op], comm->settings.strict, error);

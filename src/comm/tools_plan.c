@@ -121,8 +121,8 @@ static bool one_call(const hk_tool_plans *t, char error[HK_TOOL_TEXT])
     for (uint32_t r = 0; r < t->ranks; r++) {
         const hki_call *b = &t->plans[r].call;
         if (!t->plans[r].algorithm) return snprintf(error, HK_TOOL_TEXT, "no plan of rank %u", r), false;
-        if (a->op == b->op && a->dtype == b->dtype && a->count == b->count && a->root == b->root && a->per_host == b->per_host && a->dealt == b->dealt &&
-            a->red.op == b->red.op && a->red.finish == b->red.finish && a->red.commutes == b->red.commutes)
+        if (a->op == b->op && a->dtype == b->dtype && a->count == b->count && a->root == b->root && a->per_host == b->per_host &&
+            a->dealt == b->dealt && a->red.op == b->red.op && a->red.finish == b->red.finish && a->red.commutes == b->red.commutes)
             continue;
         return snprintf(error, HK_TOOL_TEXT, "the plans of ranks 0 and %u are of different calls", r), false;
     }
@@ -210,7 +210,7 @@ HK_API void hk_tool_plans_check(hk_tool_plans *t, hk_tool_report *report)
     report->slots = m.inline_slots;
     report->rendezvous = m.rendezvous;
     report->rank_order = m.rank_order;
-    report->fold_once = m.fold_once;
+    report->fold_once = m.rank_order && m.folds <= 1;
 }
 
 HK_API int hk_tool_cost_of(const hk_tool_call *call, hk_tool_cost *cost)

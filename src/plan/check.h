@@ -37,8 +37,7 @@ typedef struct hki_check_report {
     uint32_t inline_slots;  /* slots that an in-order walk of all ranks needs, a power of two; 0: no number is enough */
     bool rendezvous;        /* no circle even if a send lasts until its message is read: messages may be passed by reference */
     bool rank_order;        /* every reduced block is a tree over the ranks in order */
-    bool fold_once;         /* every reduced block is one fold of all ranks in order */
-    uint32_t folds;         /* at most so many lie one within the other: how often a value is rounded */
+    uint32_t folds;         /* at most so many lie one within the other: how often a value is rounded. In rank order and 1: one fold of all ranks */
 } hki_check_report;
 
 /* plans[r] is rank r's for the same call, in full (after hki_plan_end; fused or not). slots: payload slots of a source, 1 at

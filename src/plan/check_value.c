@@ -308,7 +308,6 @@ static bool check_block(world *w, uint32_t r, uint32_t b, value *same)
         return hki_graph_blame(g, HKI_CHECK_ASSOCIATION, r, writer, "output block %u is folded otherwise than elsewhere", b);
     *same = v;
     g->report->rank_order &= t->in_order;
-    g->report->fold_once &= t->in_order && t->folds <= 1;
     g->report->folds = (uint32_t)hki_max(g->report->folds, t->folds);
     return c->red.commutes || t->in_order ||
            hki_graph_blame(g, HKI_CHECK_ASSOCIATION, r, writer,
@@ -318,7 +317,7 @@ static bool check_block(world *w, uint32_t r, uint32_t b, value *same)
 static bool check_results(world *w)
 {
     hki_graph *g = w->g;
-    g->report->rank_order = g->report->fold_once = true;
+    g->report->rank_order = true;
     const uint32_t n = g->plans[0]->blocks[HKI_OUT].n;
     value *same = hki_graph_alloc(g, (n + 1) * sizeof *same); /* per block: its tree on the first rank that has it */
     if (!same) return false;

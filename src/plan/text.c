@@ -175,7 +175,8 @@ static bool same_reduction(const hki_reduction *a, const hki_reduction *b)
 
 static bool same_call(const hki_call *a, const hki_call *b)
 {
-    if (a->op != b->op || a->ranks != b->ranks || a->rank != b->rank || a->in_place != b->in_place || a->per_host != b->per_host || a->dealt != b->dealt) return false;
+    if (a->op != b->op || a->ranks != b->ranks || a->rank != b->rank || a->in_place != b->in_place) return false;
+    if (a->per_host != b->per_host || a->dealt != b->dealt) return false;
     if (hki_op_rooted(a->op) && a->root != b->root) return false;
     if (a->op == HKI_BARRIER) return true;
     if (a->dtype != b->dtype || (!hki_op_uneven(a->op) && a->count != b->count)) return false;
